@@ -1,0 +1,33 @@
+"""`Batch`: the rows that one rank works on in one step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(slots=True)
+class Batch:
+    """This rank's rows of one global batch; may be empty.
+
+    inputs   (rows, *input_shape) float32, C-contiguous
+    targets  (rows,) int64 class labels, or (rows, width) float32
+    weight   (rows,) float32, 1 for a plain example
+    ids      (rows,) int64 example ids: the index within the part (training, validation, test) in file order, the same at
+             every world size.  Dropout is keyed by id and step.
+    step     the update that this batch belongs to, counted from 0 over the whole run
+    epoch    counted from 0
+    """
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    weight: np.ndarray
+    ids: np.ndarray
+    step: int
+    epoch: int
+
+    @property
+    def rows(self) -> int:
+        """Number of examples in this rank's part of the batch."""
+        return len(self.ids)

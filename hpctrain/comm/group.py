@@ -1,0 +1,103 @@
+"""`Group`: the ranks that work together, and the raw operations on them.
+
+`join()` gives the group of all launched ranks: MPI's world (`comm/mpi_group.py`), or one rank where there is no MPI
+(`comm/single_group.py`).  What is built from these operations (ring, tree, ...) lives in `comm/collectives/`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+
+from hpctrain.errors import UserError
+
+
+class Request(Protocol):
+    """A transfer under way."""
+
+    def wait(self) -> None:
+        """Return when the transfer is complete and its buffers may be used."""
+
+    def test(self) -> bool:
+        """Move the transfer on; return whether it is complete."""
+
+
+class Group(ABC):
+    """A fixed set of ranks.  Arrays are C-contiguous numpy arrays; all calls but point-to-point ones are collective."""
+
+    rank: int
+    size: int
+    local_rank: int  # this rank among those of its node
+    local_size: int
+    node: int  # this rank's node, numbered in order of the nodes' first ranks
+    nodes: int
+    hostname: str
+    library: str  # name and version of the MPI library, "none" without one
+
+    def allocate(self, count: int, dtype: Any = np.float32) -> np.ndarray:
+        """Return a zeroed 1-D array of `count` elements that starts on a 64-byte boundary."""
+        dtype = np.dtype(dtype)
+        raw = np.zeros(count * dtype.itemsize + 64, np.uint8)
+        start = -raw.ctypes.data % 64
+        return raw[start : start + count * dtype.itemsize].view(dtype)
+
+    @contextmanager
+    def agreed(self) -> Iterator[None]:
+        """Make a `UserError` raised in the block on any rank be raised on all of them (the lowest rank's text).
+
+        Every rank must enter the block.  The block must not contain a collective operation that a rank which fails
+        would leave the others waiting in.
+        """
+        found: str | None = None
+        try:
+            yield
+        except UserError as error:
+            found = error.message
+        for message in self.all_gather_objects(found):
+            if message is not None:
+                raise UserError.from_message(message, agreed=True)
+
+    @abstractmethod
+    def barrier(self, patient: bool = False) -> None:
+        """Wait for all ranks.  `patient` sleeps between looks: for long waits, when others need the cores."""
+
+    @abstractmethod
+    def broadcast_object(self, value: Any, root: int = 0, patient: bool = False) -> Any:
+        """Return the root's Python object on every rank."""
+
+    @abstractmethod
+    def all_gather_objects(self, value: Any) -> list[Any]:
+        """Return every rank's Python object, in rank order, on every rank."""
+
+    @abstractmethod
+    def broadcast(self, buffer: np.ndarray, root: int = 0) -> None:
+        """Copy the root's array into every rank's."""
+
+    @abstractmethod
+    def all_reduce(self, buffer: np.ndarray) -> None:
+        """Sum the array over all ranks in place, by MPI's own algorithm."""
+
+    @abstractmethod
+    def send(self, buffer: np.ndarray, to: int, tag: int = 0) -> Request:
+        """Start to send an array; the buffer must stay untouched until `wait`."""
+
+    @abstractmethod
+    def receive(self, buffer: np.ndarray, source: int, tag: int = 0) -> Request:
+        """Start to receive an array of exactly this size."""
+
+    @abstractmethod
+    def all_to_all(
+        self, send: np.ndarray, send_rows: np.ndarray, receive: np.ndarray, receive_rows: np.ndarray
+    ) -> Request:
+        """Start an exchange of rows: `send` and `receive` are (rows, ...) arrays sorted by the other rank.
+
+        `send_rows[r]` rows go to rank r, `receive_rows[r]` come from it; the same number of bytes a row everywhere.
+        """
+
+    @abstractmethod
+    def abort(self, code: int) -> NoReturn:
+        """End every rank of the job at once with this exit code."""

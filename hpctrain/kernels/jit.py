@@ -1,0 +1,123 @@
+"""`kernel`: the decorator of every compiled function, and the place of the cache of compiled code.
+
+Numba's cache notices a change of the file that a function stands in, but not of functions in other files that were inlined
+into it.  So the cache folder is named by a hash of *all* kernel sources, numba's version and the CPU: any edit makes a fresh
+folder.  Numba looks the folder up when a function is decorated; `kernel` sets it for that moment only, so that a user's own
+numba functions keep their cache where it was.
+
+The root is, in this order: $HPCTRAIN_CACHE_DIR; $NUMBA_CACHE_DIR; ~/.cache/hpctrain where that is on a local disk; else a
+private folder under $TMPDIR or /tmp: many nodes must not fight over files on a shared file system.
+"""
+
+from __future__ import annotations
+
+import functools
+import getpass
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import llvmlite
+import llvmlite.binding
+import numba
+import numba.core.config
+
+# Reductions may be reordered and vectorised; NaN and infinity keep their meaning.
+FASTMATH = frozenset({"reassoc", "contract", "nsz", "arcp"})
+
+_SHARED_FILE_SYSTEMS = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "afs", "orangefs", "fuse.sshfs", "panfs"}
+_KEEP_DAYS = 30
+
+
+def kernel(function: Callable | None = None, **options: object) -> Callable:
+    """Compile a function with numba, cached; options are those of `numba.njit`."""
+    if function is None:
+        return functools.partial(kernel, **options)
+    settings = {"cache": True, "nogil": True, "fastmath": FASTMATH, "error_model": "numpy", **options}
+    before = numba.core.config.CACHE_DIR
+    numba.core.config.CACHE_DIR = str(cache_dir())
+    try:
+        return numba.njit(**settings)(function)
+    finally:
+        numba.core.config.CACHE_DIR = before
+
+
+@functools.cache
+def cache_dir() -> Path:
+    """Return the folder for compiled code of these kernel sources on this CPU; make it if need be."""
+    folder = _cache_root() / source_hash()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    os.utime(folder)
+    return folder
+
+
+@functools.cache
+def source_hash() -> str:
+    """Hash every kernel's source with the versions and the CPU that the compiled code depends on."""
+    digest = hashlib.sha256()
+    for item in (numba.__version__, llvmlite.__version__, llvmlite.binding.get_host_cpu_name(), _cpu_features()):
+        digest.update(item.encode() + b"\0")
+    root = Path(__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def clear_old(days: float = _KEEP_DAYS) -> None:
+    """Remove cache folders of other kernel sources that no run has used for `days`."""
+    for folder in _cache_root().iterdir():
+        try:
+            if folder != cache_dir() and len(folder.name) == 16 and time.time() - folder.stat().st_mtime > days * 86400:
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue
+
+
+def _cpu_features() -> str:
+    try:
+        return llvmlite.binding.get_host_cpu_features().flatten()
+    except RuntimeError:
+        return ""
+
+
+def _cache_root() -> Path:
+    for variable in ("HPCTRAIN_CACHE_DIR", "NUMBA_CACHE_DIR"):
+        if os.environ.get(variable):
+            return Path(os.environ[variable]).absolute() / "hpctrain-kernels"
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hpctrain"
+    if _is_private(home) and not _on_shared_file_system(home):
+        return home
+    return _private_temporary_root()
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether a folder can be made here and nobody else can plant compiled code in it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        info = folder.stat()
+        return info.st_uid == os.getuid() and os.access(folder, os.W_OK) and not info.st_mode & 0o002
+    except OSError:
+        return False
+
+
+def _private_temporary_root() -> Path:
+    folder = Path(tempfile.gettempdir()) / f"hpctrain-cache-{getpass.getuser()}"
+    return folder if _is_private(folder) else Path(tempfile.mkdtemp(prefix="hpctrain-cache-"))
+
+
+def _on_shared_file_system(folder: Path) -> bool:
+    try:
+        mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
+    except OSError:
+        return False
+    path = str(folder.resolve())
+    kinds = [
+        (len(point), kind)
+        for point, kind in mounts
+        if path == point or path.startswith(point.rstrip("/") + "/")
+    ]
+    return bool(kinds) and max(kinds)[1] in _SHARED_FILE_SYSTEMS
