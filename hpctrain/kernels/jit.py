@@ -37,7 +37,7 @@ def kernel(function: Callable | None = None, **options: object) -> Callable:
     """Compile a function with numba, cached; options are those of `numba.njit`."""
     if function is None:
         return functools.partial(kernel, **options)
-    settings = {"cache": True, "nogil": True, "fastmath": FASTMATH, "error_model": "numpy", **options}
+    settings = {"cache": True, "nogil": True, "fastmath": set(FASTMATH), "error_model": "numpy", **options}
     before = numba.core.config.CACHE_DIR
     numba.core.config.CACHE_DIR = str(cache_dir())
     try:
