@@ -7,13 +7,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from hpctrain.errors import UserError
+from hpctrain.errors import HpctrainError, UserError
+
+
+class CountError(HpctrainError):
+    """An array is longer than one MPI call can carry."""
 
 
 class Request(Protocol):
@@ -27,7 +31,10 @@ class Request(Protocol):
 
 
 class Group(ABC):
-    """A fixed set of ranks.  Arrays are C-contiguous numpy arrays; all calls but point-to-point ones are collective."""
+    """A fixed set of ranks.  Arrays are C-contiguous numpy arrays; all calls but point-to-point ones are collective.
+
+    One array that is sent may have up to 2^31 - 1 bytes; a longer one is a `CountError`, never cut.
+    """
 
     rank: int
     size: int
@@ -80,6 +87,17 @@ class Group(ABC):
     @abstractmethod
     def all_reduce(self, buffer: np.ndarray) -> None:
         """Sum the array over all ranks in place, by MPI's own algorithm."""
+
+    @abstractmethod
+    def reduce_scatter(self, buffer: np.ndarray, counts: Sequence[int], out: np.ndarray) -> None:
+        """Sum a 1-D array over all ranks, by MPI's own algorithm; `out` gets this rank's part of the sum.
+
+        The parts lie one behind the other, `counts[r]` elements for rank r.  `out` must not overlap `buffer`.
+        """
+
+    @abstractmethod
+    def all_gather(self, buffer: np.ndarray, counts: Sequence[int]) -> None:
+        """Fill in every other rank's part of a 1-D array in place, by MPI's own algorithm; parts as in `reduce_scatter`."""
 
     @abstractmethod
     def send(self, buffer: np.ndarray, to: int, tag: int = 0) -> Request:

@@ -1,0 +1,174 @@
+"""`MpiGroup`: a group of MPI ranks.  The only file that calls MPI; `comm.join` loads it.
+
+Data moves as bytes, so that every dtype goes over the wire; only sums need to know the element type.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from hpctrain.comm.group import CountError, Group
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_MAX_COUNT = 2**31 - 1  # what an MPI before version 4 can count
+_PATIENCE_S = 0.02
+
+
+def library_name(text: str | None = None) -> str:
+    """Return name and version of the loaded MPI library ("MPICH 5.0.2") from its version text (default: ask MPI)."""
+    if text is None:
+        from mpi4py import MPI
+
+        text = MPI.Get_library_version()
+    line = text.strip("\0 \n").splitlines()[0] if text.strip("\0 \n") else "unknown MPI library"
+    line = line.split(",")[0].replace("Version:", " ").replace("(R)", "")
+    line = re.sub(r"\bv(?=\d)", "", line).split(" for ")[0]
+    return " ".join(line.split())
+
+
+class MpiGroup(Group):
+    """The ranks of an MPI communicator, which is duplicated: messages of other users of MPI cannot get mixed up with ours."""
+
+    def __init__(self, comm: MPI.Comm) -> None:
+        from mpi4py import MPI
+
+        self._mpi = MPI
+        self._comm = comm.Dup()
+        self.rank = comm.Get_rank()
+        self.size = comm.Get_size()
+        self.hostname = socket.gethostname()
+        self.library = library_name()
+        self._find_nodes()
+
+    def _find_nodes(self) -> None:
+        """Set local_rank, local_size, node and nodes from MPI's word on who shares memory."""
+        local = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED, key=self.rank)
+        self.local_rank = local.Get_rank()
+        self.local_size = local.Get_size()
+        first = local.bcast(self.rank)
+        local.Free()
+        firsts = sorted(set(self._comm.allgather(first)))
+        self.node = firsts.index(first)
+        self.nodes = len(firsts)
+
+    def barrier(self, patient: bool = False) -> None:
+        """Wait for all ranks; see `Group.barrier`."""
+        if patient:
+            _wait_patiently(self._comm.Ibarrier())
+        else:
+            self._comm.Barrier()
+
+    def broadcast_object(self, value: Any, root: int = 0, patient: bool = False) -> Any:
+        """Return the root's Python object on every rank; see `Group.broadcast_object`."""
+        if not patient:
+            return self._comm.bcast(value, root)
+        message = bytearray(self._mpi.pickle.dumps(value) if self.rank == root else b"")
+        length = np.array([len(message)], np.int64)
+        _wait_patiently(self._comm.Ibcast(length, root))
+        if self.rank != root:
+            message = bytearray(int(length[0]))
+        _wait_patiently(self._comm.Ibcast([message, self._mpi.BYTE], root))
+        return value if self.rank == root else self._mpi.pickle.loads(message)
+
+    def all_gather_objects(self, value: Any) -> list[Any]:
+        """Return every rank's Python object, in rank order, on every rank."""
+        return self._comm.allgather(value)
+
+    def broadcast(self, buffer: np.ndarray, root: int = 0) -> None:
+        """Copy the root's array into every rank's."""
+        self._comm.Bcast(self._bytes(buffer), root)
+
+    def all_reduce(self, buffer: np.ndarray) -> None:
+        """Sum the array over all ranks in place (MPI_Allreduce)."""
+        _check_count(buffer.size, "elements")
+        self._comm.Allreduce(self._mpi.IN_PLACE, buffer)
+
+    def reduce_scatter(self, buffer: np.ndarray, counts: Sequence[int], out: np.ndarray) -> None:
+        """Sum over all ranks, keep this rank's part (MPI_Reduce_scatter); see `Group.reduce_scatter`."""
+        _check_count(buffer.size, "elements")
+        self._comm.Reduce_scatter(buffer, out, counts)
+
+    def all_gather(self, buffer: np.ndarray, counts: Sequence[int]) -> None:
+        """Fill in the other ranks' parts in place (MPI_Allgatherv); see `Group.all_gather`."""
+        _check_count(buffer.nbytes, "bytes")
+        sizes = np.asarray(counts, np.int64) * buffer.itemsize
+        layout = [buffer, (sizes, _starts(sizes)), self._mpi.BYTE]
+        self._comm.Allgatherv(self._mpi.IN_PLACE, layout)
+
+    def send(self, buffer: np.ndarray, to: int, tag: int = 0) -> _MpiRequest:
+        """Start to send an array (MPI_Isend)."""
+        return _MpiRequest(self._comm.Isend(self._bytes(buffer), to, tag))
+
+    def receive(self, buffer: np.ndarray, source: int, tag: int = 0) -> _MpiRequest:
+        """Start to receive an array of exactly this size (MPI_Irecv)."""
+        return _MpiRequest(self._comm.Irecv(self._bytes(buffer), source, tag))
+
+    def all_to_all(
+        self, send: np.ndarray, send_rows: np.ndarray, receive: np.ndarray, receive_rows: np.ndarray
+    ) -> _MpiRequest:
+        """Start an exchange of rows (MPI_Ialltoallv); see `Group.all_to_all`."""
+        layouts = [self._rows(send, send_rows, "send"), self._rows(receive, receive_rows, "receive")]
+        return _MpiRequest(self._comm.Ialltoallv(*layouts))
+
+    def abort(self, code: int) -> NoReturn:
+        """End every rank of the job at once with this exit code (MPI_Abort on the world)."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._mpi.COMM_WORLD.Abort(code)
+        os._exit(code)
+
+    def _bytes(self, buffer: np.ndarray) -> tuple:
+        _check_count(buffer.nbytes, "bytes")
+        return (buffer, self._mpi.BYTE)
+
+    def _rows(self, array: np.ndarray, rows: np.ndarray, name: str) -> list:
+        if len(rows) != self.size or int(np.sum(rows)) != len(array):
+            raise ValueError(f"{name}_rows {list(rows)} do not fit {len(array)} rows and {self.size} ranks")
+        _check_count(array.nbytes, "bytes")
+        sizes = np.asarray(rows, np.int64) * (array.itemsize * int(np.prod(array.shape[1:], dtype=np.int64)))
+        return [array, (sizes, _starts(sizes)), self._mpi.BYTE]
+
+
+class _MpiRequest:
+    """MPI's request, which keeps its buffers alive."""
+
+    __slots__ = ("_request",)
+
+    def __init__(self, request: MPI.Request) -> None:
+        self._request = request
+
+    def wait(self) -> None:
+        """Return when the transfer is complete."""
+        self._request.Wait()
+
+    def test(self) -> bool:
+        """Move the transfer on; return whether it is complete."""
+        return self._request.Test()
+
+
+def _wait_patiently(request: MPI.Request) -> None:
+    """Wait without spinning: MPI's own waits keep a core busy that another rank may need for its work."""
+    pause = 0.0005
+    while not request.Test():
+        time.sleep(pause)
+        pause = min(2 * pause, _PATIENCE_S)
+
+
+def _check_count(count: int, unit: str) -> None:
+    if count > _MAX_COUNT:
+        raise CountError(f"an array of {count} {unit} is more than one MPI call can carry ({_MAX_COUNT} {unit})")
+
+
+def _starts(sizes: np.ndarray) -> np.ndarray:
+    """Return where each part begins when parts of these sizes lie one behind the other."""
+    return np.concatenate([[0], np.cumsum(sizes)[:-1]])
