@@ -1,0 +1,29 @@
+"""What all tests share: where compiled kernels are kept, and which tests run in this process.
+
+`python -m pytest` runs everything; the tests in `mpi/` are then launched by `test_mpi_worlds.py`.  Under
+`mpirun ... python -m pytest --with-mpi` only the tests in `mpi/` run, so that nothing launches itself.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+MPI_TESTS = Path(__file__).resolve().parent / "mpi"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the tests' compiled kernels apart from the user's, and warm from one run of the tests to the next."""
+    if cache := getattr(config, "cache", None):
+        os.environ.setdefault("HPCTRAIN_CACHE_DIR", str(cache.mkdir("kernels")))
+    asked = (Path(config.invocation_params.dir, arg.split("::")[0]).resolve() for arg in config.args)
+    if not config.getoption("--with-mpi") and any(path.is_relative_to(MPI_TESTS) for path in asked):
+        raise pytest.UsageError("these tests need several ranks: mpirun -n 3 python -m pytest --with-mpi tests/mpi")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Collect the files in `mpi/` when launched with --with-mpi, all others when not."""
+    inside = collection_path.is_relative_to(MPI_TESTS)
+    return True if collection_path.is_file() and inside != config.getoption("--with-mpi") else None
