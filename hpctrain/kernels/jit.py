@@ -29,7 +29,20 @@ import numba.core.config
 # Reductions may be reordered and vectorised; NaN and infinity keep their meaning.
 FASTMATH = frozenset({"reassoc", "contract", "nsz", "arcp"})
 
-_SHARED_FILE_SYSTEMS = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "afs", "orangefs", "fuse.sshfs", "panfs"}
+_SHARED_FILE_SYSTEMS = {
+    "nfs",
+    "nfs4",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "ceph",
+    "cifs",
+    "smb3",
+    "afs",
+    "orangefs",
+    "fuse.sshfs",
+    "panfs",
+}
 _KEEP_DAYS = 30
 
 
@@ -115,9 +128,5 @@ def _on_shared_file_system(folder: Path) -> bool:
     except OSError:
         return False
     path = str(folder.resolve())
-    kinds = [
-        (len(point), kind)
-        for point, kind in mounts
-        if path == point or path.startswith(point.rstrip("/") + "/")
-    ]
+    kinds = [(len(point), kind) for point, kind in mounts if path == point or path.startswith(point.rstrip("/") + "/")]
     return bool(kinds) and max(kinds)[1] in _SHARED_FILE_SYSTEMS

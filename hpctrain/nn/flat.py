@@ -1,7 +1,7 @@
 """Flat buffers: one contiguous float32 array for all parameters, one for all gradients, and named views into them.
 
-The layout never depends on the world size.  Each tensor starts on a multiple of 16 floats (64 bytes); the padding stays zero
-and is neither hashed nor written to files.
+The layout never depends on the world size.  Each tensor starts on a multiple of 16 floats (64 bytes); the padding stays
+zero and is neither hashed nor written to files.
 """
 
 from __future__ import annotations

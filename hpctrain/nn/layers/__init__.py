@@ -1,0 +1,1 @@
+"""The layers: one file for each kind; `hpctrain.nn.LAYERS` names them."""

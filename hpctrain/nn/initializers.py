@@ -1,0 +1,39 @@
+"""Initial values of parameters, by name.
+
+Each tensor draws from its own stream, keyed by the run's seed and the tensor's number in the layout (numpy's Philox, a
+counter-based generator), so that the values depend on neither the world size nor the other layers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+
+InitializerName = Literal[
+    "glorot_normal", "glorot_uniform", "he_normal", "he_uniform", "lecun_normal", "lecun_uniform", "ones", "zeros"
+]
+
+_GAINS = {"glorot": 1.0, "he": 2.0, "lecun": 1.0}
+
+
+def fill_initial(view: np.ndarray, name: str, fan_in: int, fan_out: int, seed: int, index: int) -> None:
+    """Fill a parameter tensor in place.
+
+    glorot (Glorot & Bengio 2010): variance 2 / (fan_in + fan_out); he (He et al. 2015): 2 / fan_in; lecun: 1 / fan_in.
+    """
+    if name in ("zeros", "ones"):
+        view[...] = float(name == "ones")
+        return
+    rule, shape = name.split("_")
+    fan = (fan_in + fan_out) / 2.0 if rule == "glorot" else fan_in
+    deviation = math.sqrt(_GAINS[rule] / max(fan, 1.0))
+    random = np.random.Generator(np.random.Philox(key=[seed, index]))
+    draw: Callable[[], np.ndarray] = (
+        (lambda: random.standard_normal(view.shape))
+        if shape == "normal"
+        else (lambda: random.uniform(-math.sqrt(3.0), math.sqrt(3.0), view.shape))
+    )
+    view[...] = deviation * draw()

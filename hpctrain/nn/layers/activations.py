@@ -1,0 +1,67 @@
+"""Activations: elementwise functions without parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pydantic import Field
+
+from hpctrain.kernels import activations as kernels
+from hpctrain.nn.layers.base import BuiltLayer, Call, Layer, Shape
+
+_FLAT = {"x": (), "y": (), "dx": (), "dy": ()}
+
+
+def _elementwise(
+    in_shape: Shape, forward: Callable, backward: Callable, needs: str, constants: tuple[float, ...] = ()
+) -> BuiltLayer:
+    """Describe an activation; `needs` is the value that its derivative is computed from, "x" or "y"."""
+    return BuiltLayer(
+        out_shape=in_shape,
+        forward=Call(forward, ("x", "y", *constants)),
+        backward=Call(backward, (needs, "dy", "dx", *constants)),
+        views=_FLAT,
+        in_place=needs == "y",
+    )
+
+
+class Relu(Layer):
+    """max(x, 0)."""
+
+    def build(self, in_shape: Shape) -> BuiltLayer:
+        """Elementwise: out_shape is in_shape."""
+        return _elementwise(in_shape, kernels.relu_forward, kernels.relu_backward, "y")
+
+
+class LeakyRelu(Layer):
+    """x where x > 0, else `slope` x."""
+
+    slope: float = Field(0.01, gt=0.0, lt=1.0)
+
+    def build(self, in_shape: Shape) -> BuiltLayer:
+        """Elementwise: out_shape is in_shape."""
+        return _elementwise(in_shape, kernels.leaky_relu_forward, kernels.leaky_relu_backward, "y", (self.slope,))
+
+
+class Tanh(Layer):
+    """Hyperbolic tangent."""
+
+    def build(self, in_shape: Shape) -> BuiltLayer:
+        """Elementwise: out_shape is in_shape."""
+        return _elementwise(in_shape, kernels.tanh_forward, kernels.tanh_backward, "y")
+
+
+class Sigmoid(Layer):
+    """1 / (1 + exp(-x))."""
+
+    def build(self, in_shape: Shape) -> BuiltLayer:
+        """Elementwise: out_shape is in_shape."""
+        return _elementwise(in_shape, kernels.sigmoid_forward, kernels.sigmoid_backward, "y")
+
+
+class Gelu(Layer):
+    """x Phi(x) with the normal distribution function (exact, not the tanh approximation)."""
+
+    def build(self, in_shape: Shape) -> BuiltLayer:
+        """Elementwise: out_shape is in_shape."""
+        return _elementwise(in_shape, kernels.gelu_forward, kernels.gelu_backward, "x")

@@ -1,0 +1,141 @@
+"""`Model`: a network's flat buffers and its compiled passes over a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpctrain.batch import Batch
+from hpctrain.errors import UserError
+from hpctrain.nn import flat
+from hpctrain.nn.compose import compile_plan, layer_name, make_plan
+from hpctrain.nn.initializers import fill_initial
+from hpctrain.nn.layers.base import Layer, Shape
+
+_ROW_STEP = 16  # the workspace's rows are a multiple of this, so that every value in it starts on a cache line
+
+
+class Sequential:
+    """Layers one after another: what a `build` function in Python returns (a plain list does as well)."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self.layers = list(layers)
+
+
+def _allocate(count: int, dtype: Any = np.float32) -> np.ndarray:
+    return np.zeros(count, dtype)
+
+
+class Model:
+    """A chain of layers with a loss, laid out and compiled.
+
+    params       (layout.size,) float32: all trainable numbers; `layout` names the tensors
+    state        (state_layout.size,) float32: running statistics; empty as long as no layer has any
+    grad_buffer  (layout.size + TAIL,) float32: `grads` and the tail of nn/flat.py, summed over ranks as one
+    grads        view of the gradients' part: *sums* over examples, never means
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        input_shape: Shape,
+        loss: Any,
+        target_kind: str,
+        *,
+        seed: int = 0,
+        allocate: Callable[..., np.ndarray] = _allocate,
+        dtype: Any = np.float32,
+    ) -> None:
+        self.layers = tuple(layers)
+        self.input_shape = tuple(input_shape) or (1,)
+        self.loss = loss
+        self.target_kind = target_kind
+        self.seed = np.uint64(seed)
+        self.dtype = np.dtype(dtype)
+        self.plan = make_plan(self.layers, self.input_shape)
+        self.layout = self.plan.layout
+        self.state_layout = flat.Layout(())
+        if not len(self.layout):
+            raise UserError("the model has nothing to train", found=f"{len(self.layers)} layers without parameters")
+        self.out_shape = self.plan.output.shape
+        self.params = allocate(self.layout.size, dtype)
+        self.state = allocate(self.state_layout.size, dtype)
+        self.grad_buffer = allocate(self.layout.size + flat.TAIL, dtype)
+        self.grads = self.grad_buffer[: self.layout.size]
+        self.tail = self.grad_buffer[self.layout.size :]
+        self._allocate = allocate
+        self._capacity = 0
+        self._workspace = allocate(0, dtype)
+        self._compiled = compile_plan(self.plan, loss.kernel_for(target_kind), loss.constants())
+
+    @property
+    def parameters(self) -> int:
+        """Number of trainable numbers, without the padding."""
+        return sum(slot.size for slot in self.layout)
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the weights: parameters, then state, as little-endian float32 in layout order."""
+        return flat.weights_sha256((self.layout, self.params), (self.state_layout, self.state))
+
+    def initialize(self) -> None:
+        """Set the initial weights: a function of the seed and the layers alone."""
+        index = 0
+        for node in self.plan.nodes:
+            for spec in node.built.params:
+                view = self.layout.view(self.params, f"{node.name}.{spec.name}")
+                fill_initial(view, spec.initializer, spec.fan_in, spec.fan_out, int(self.seed), index)
+                index += 1
+
+    def reserve(self, rows: int) -> None:
+        """Make the workspace large enough for batches of `rows` examples; keeps it where it is large enough already."""
+        if rows > self._capacity:
+            self._capacity = -(-rows // _ROW_STEP) * _ROW_STEP
+            self._workspace = self._allocate(self._capacity * self.plan.row_floats, self.dtype)
+
+    def loss_and_grad(self, batch: Batch) -> float:
+        """Add the gradient of the *sum* of the weighted losses over the rows to `grads`; return that sum (float64)."""
+        self.reserve(batch.rows)
+        return self._compiled.loss_and_grad(
+            self.params,
+            self.grads,
+            self.state,
+            self._workspace,
+            self._capacity,
+            batch.inputs,
+            batch.targets,
+            batch.weight,
+            batch.ids,
+            self.seed,
+            batch.step,
+        )
+
+    def predict(self, inputs: np.ndarray, outputs: np.ndarray) -> None:
+        """Compute the network's outputs (rows, *out_shape) for inputs (rows, *input_shape), without dropout."""
+        self.reserve(len(inputs))
+        self._compiled.predict(self.params, self.state, self._workspace, self._capacity, inputs, outputs)
+
+    def check_outputs(self, classes: int | None, target_width: int) -> None:
+        """Raise a `UserError` naming the layer and both shapes where the last one does not fit the loss and targets."""
+        last = f"the last layer, model.layers.{len(self.layers) - 1} ({layer_name(self.layers, len(self.layers) - 1)}),"
+        if len(self.out_shape) != 1:
+            raise UserError(
+                f"{last} gives shape {self.out_shape} for each example; the loss needs shape (outputs,)",
+                hint='put a "flatten" layer before the first dense layer',
+            )
+        try:
+            self.loss.check_outputs(self.out_shape[0], self.target_kind, classes, target_width)
+        except UserError as error:
+            raise UserError(f"{last} gives shape {self.out_shape}: {error.message}") from None
+
+    def warm_up(self) -> None:
+        """Run both passes once on a dummy row: compiles them, or loads them from the cache; leaves gradients zero."""
+        targets = (
+            np.zeros(1, np.int64) if self.target_kind == "class" else np.zeros((1, self.out_shape[-1]), np.float32)
+        )
+        inputs = np.zeros((1, *self.input_shape), self.dtype)
+        self.loss_and_grad(Batch(inputs, targets, np.ones(1, np.float32), np.zeros(1, np.int64), 0, 0))
+        self.predict(inputs, np.zeros((1, *self.out_shape), self.dtype))
+        self.grad_buffer[:] = 0
