@@ -24,6 +24,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Collect the files in `mpi/` when launched with --with-mpi, all others when not."""
-    inside = collection_path.is_relative_to(MPI_TESTS)
-    return True if collection_path.is_file() and inside != config.getoption("--with-mpi") else None
+    """Leave `mpi/` out when not launched with --with-mpi."""
+    return True if collection_path == MPI_TESTS and not config.getoption("--with-mpi") else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave all but `mpi/` out when launched with --with-mpi."""
+    if config.getoption("--with-mpi"):
+        items[:] = [item for item in items if item.path.is_relative_to(MPI_TESTS)]
