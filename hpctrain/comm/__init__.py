@@ -73,9 +73,9 @@ def _mismatch(found: Launched, library: str) -> UserError:
         )
     else:
         hint = (
-            "use the mpirun that belongs to this library (`which -a mpirun` shows all of them; one from pip stands beside "
-            "`python` in the virtual environment), or make mpi4py load the launcher's library (`module load`, or "
-            "MPI4PY_LIBMPI=/path/to/libmpi.so)"
+            "use the mpirun that belongs to this library (`which -a mpirun` shows all of them; one from pip stands "
+            "beside `python` in the virtual environment), or make mpi4py load the launcher's library (`module load`, "
+            "or MPI4PY_LIBMPI=/path/to/libmpi.so)"
         )
     return UserError(
         "launcher and MPI library do not match: every process would train by itself",

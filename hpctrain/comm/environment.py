@@ -55,7 +55,7 @@ def launched(environ: Mapping[str, str] | None = None) -> Launched:
 
 
 def launched_rank() -> int:
-    """Return this process's rank by the launcher's word: who may print before MPI is up, or when it does not come up."""
+    """Return this process's rank by the launcher's word: who may print before MPI is up, or if it does not come up."""
     return launched().rank
 
 

@@ -97,7 +97,10 @@ class Group(ABC):
 
     @abstractmethod
     def all_gather(self, buffer: np.ndarray, counts: Sequence[int]) -> None:
-        """Fill in every other rank's part of a 1-D array in place, by MPI's own algorithm; parts as in `reduce_scatter`."""
+        """Fill in every other rank's part of a 1-D array in place, by MPI's own algorithm.
+
+        The parts lie as in `reduce_scatter`; each rank's own part is what it gives.
+        """
 
     @abstractmethod
     def send(self, buffer: np.ndarray, to: int, tag: int = 0) -> Request:

@@ -37,7 +37,7 @@ def library_name(text: str | None = None) -> str:
 
 
 class MpiGroup(Group):
-    """The ranks of an MPI communicator, which is duplicated: messages of other users of MPI cannot get mixed up with ours."""
+    """The ranks of an MPI communicator; a duplicate of it, so that nobody else's messages get mixed up with ours."""
 
     def __init__(self, comm: MPI.Comm) -> None:
         from mpi4py import MPI

@@ -1,0 +1,93 @@
+"""`AllReduce`: every rank sums everybody's gradients and makes the same update of its own copy of the weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pydantic
+
+from hpctrain.comm.collectives import COLLECTIVES
+from hpctrain.comm.collectives.base import Collective
+from hpctrain.comm.group import Group
+from hpctrain.errors import UserError, unknown_name
+from hpctrain.nn.flat import CHECKPOINT, LOSS, STOP, TAIL, WEIGHT
+from hpctrain.strategies.base import FlatModel, StepOutcome, Strategy, StrategyRun
+
+
+class AllReduce(Strategy):
+    """Synchronous data parallelism by one all-reduce a step; `collective` names how: "ring" or "native" (MPI's own)."""
+
+    collective: str = "ring"
+
+    @pydantic.field_validator("collective")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in COLLECTIVES:
+            raise ValueError(unknown_name(COLLECTIVES.kind, name, COLLECTIVES).message)
+        return name
+
+    def bind(self, group: Group, model: FlatModel, optimizer: Any, clip: Any | None) -> AllReduceRun:
+        """Make the run-time object and the optimizer's state."""
+        return AllReduceRun(COLLECTIVES.get(self.collective)(group), model, optimizer, clip)
+
+    def describe(self) -> str:
+        """Return "all_reduce (COLLECTIVE)"."""
+        return f"all_reduce ({self.collective})"
+
+
+class AllReduceRun(StrategyRun):
+    """w <- optimizer(w, sum over ranks of the gradient sums / sum over ranks of the weights)."""
+
+    def __init__(self, collective: Collective, model: FlatModel, optimizer: Any, clip: Any | None) -> None:
+        self._collective = collective
+        self._model = model
+        self._optimizer = optimizer
+        self._clip = clip
+        self._tail = model.grad_buffer[-TAIL:]
+        self._slots = {name: collective.group.allocate(len(model.params)) for name in optimizer.slots}
+
+    def step(self, step: int, lr: float) -> StepOutcome:
+        """Make one update; see `StrategyRun.step`."""
+        model = self._model
+        self._collective.all_reduce(model.grad_buffer)
+        weight = float(self._tail[WEIGHT])
+        loss, grad_norm = 0.0, None
+        if weight != 0:  # NaN included: it must reach the weights, where it is seen, rather than be skipped over
+            # The one division of the step: everything up to here is a sum.
+            scale = 1.0 / weight
+            loss = float(self._tail[LOSS]) * scale
+            factor = 1.0
+            if self._clip is not None:
+                factor, grad_norm = self._clip.factor(model.grads, scale)
+            self._optimizer.update(model.params, model.grads, self._slots, model.table, lr, step, scale * factor)
+        return StepOutcome(weight, loss, grad_norm, bool(self._tail[STOP] > 0), bool(self._tail[CHECKPOINT] > 0))
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Return the optimizer's state buffers by slot name, each as long as the parameters."""
+        return dict(self._slots)
+
+    def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
+        """Copy the optimizer's state in; `UserError` for other slots or lengths than this job's."""
+        expected = {name: len(slot) for name, slot in self._slots.items()}
+        found = {name: len(values) for name, values in state.items()}
+        if found != expected:
+            raise UserError(
+                "the optimizer state of the checkpoint does not fit this job's optimizer and model",
+                found=_lengths(found),
+                allowed=_lengths(expected),
+                hint="resume with the job that wrote the checkpoint, or start a new run",
+            )
+        for name, values in state.items():
+            self._slots[name][:] = values
+
+    def warm_up(self) -> None:
+        """Compile the kernels of the collective, of clipping and of the update, or load them from the cache."""
+        self._collective.warm_up()
+        self._optimizer.warm_up()
+        if self._clip is not None:
+            self._clip.warm_up()
+
+
+def _lengths(slots: dict[str, int]) -> str:
+    return ", ".join(f"{name} ({length} numbers)" for name, length in sorted(slots.items())) or "no state"

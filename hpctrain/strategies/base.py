@@ -1,0 +1,88 @@
+"""`Strategy`: the contract of the ways to turn gradients into new weights.
+
+A `Strategy` is options out of a job file; bound to a group, a model and an optimizer it is a `StrategyRun`, which makes
+the updates.  It is all that a training loop knows of other ranks.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpctrain.comm.group import Group
+from hpctrain.options import Part
+
+
+class FlatModel(Protocol):
+    """What a strategy needs of a model: flat float32 buffers.
+
+    `grad_buffer` is `grads` and behind it the tail of `nn.flat.TAIL` floats; `grads` is a view into it.  `table` gives
+    the learning-rate and decay factors of ranges of `params`, for the optimizer.
+    """
+
+    params: np.ndarray
+    grads: np.ndarray
+    grad_buffer: np.ndarray
+    table: Any
+
+
+@dataclass(slots=True)
+class StepOutcome:
+    """What one step came to over all ranks; the same on every rank.
+
+    weight       sum of the example weights of the global batch; 0 means that nothing was updated
+    loss         weighted mean over the global batch, from float32 sums: for display (0 where weight is 0)
+    grad_norm    2-norm of the mean gradient before clipping; None without clipping
+    stop         some rank was told to stop
+    checkpoint   rank 0 wants a checkpoint after this step
+    """
+
+    weight: float
+    loss: float
+    grad_norm: float | None
+    stop: bool
+    checkpoint: bool
+
+
+class Strategy(Part, ABC):
+    """How gradients become weights: the options of the job's `[strategy]`."""
+
+    @abstractmethod
+    def bind(self, group: Group, model: FlatModel, optimizer: Any, clip: Any | None) -> StrategyRun:
+        """Make the run-time object, its optimizer state and its wire buffers.  Every rank calls it.
+
+        `optimizer` is an `optim` Optimizer; `clip` is None or has `factor(grads, scale) -> (factor, norm)`.
+        """
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return one phrase for people: "all_reduce (ring)"."""
+
+
+class StrategyRun(ABC):
+    """A strategy at work.  Every rank calls the same methods in the same order, except `warm_up`."""
+
+    @abstractmethod
+    def step(self, step: int, lr: float) -> StepOutcome:
+        """Make one update of `model.params`; `step` is counted from 0, `lr` is the learning rate of this step.
+
+        Takes `model.grad_buffer` with this rank's sums: the gradients of its rows, and in the tail their weight and
+        loss and its wishes (`nn.flat`).  The content afterwards is undefined; the caller zeroes it for the next sums.
+        """
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Return what a checkpoint must hold (optimizer state): flat arrays by name, the live ones, not copies."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
+        """Take over what `state_dict` returned; `UserError` where names or lengths do not fit this job."""
+
+    def warm_up(self) -> None:  # noqa: B027 - one without kernels of its own has nothing to do
+        """Compile every kernel of a step, or load it from the cache; changes nothing and does not communicate."""
+
+    def close(self) -> None:  # noqa: B027 - one that holds nothing has nothing to do
+        """Give back what the strategy holds; called once, at the end of a run that did not fail."""
