@@ -1,0 +1,126 @@
+"""Which row goes where: pure arithmetic on row numbers, seed and epoch.  No files, no communication, no stored index.
+
+Nothing here but `row_range` and `worker_range` knows the world size: parts and batches are the same on one rank and on
+a thousand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpctrain.errors import UserError
+from hpctrain.kernels.rows import permute_range
+
+TRAIN, VALIDATION, TEST = 0, 1, 2  # codes of the parts in `Split.part_of`
+
+_SHUFFLE_STREAM, _SPLIT_STREAM = 1, 2  # keep a seed's epochs and its split independent of each other
+_MASK64 = 2**64 - 1
+
+
+def row_range(rows: int, rank: int, size: int) -> tuple[int, int]:
+    """Return the rows lo..hi that a rank holds: even contiguous shares, the first rows % size ranks have one more."""
+    base, extra = divmod(rows, size)
+    lo = rank * base + min(rank, extra)
+    return lo, lo + base + (rank < extra)
+
+
+def worker_range(batch_rows: int, rank: int, size: int) -> tuple[int, int]:
+    """Return the rows lo..hi of a global batch that a rank works on; empty where there are more ranks than rows."""
+    return row_range(batch_rows, rank, size)
+
+
+def owner_of(ids: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Return for each example id the rank that holds it: starts[r] <= id < starts[r + 1] (int64)."""
+    return np.searchsorted(starts, ids, side="right") - 1
+
+
+@dataclass(frozen=True)
+class Split:
+    """The random split of `rows` rows into training, validation and test part, by fractions of the rows.
+
+    The test part has exactly round(rows * test) rows, the validation part round(rows * validation), training the rest.
+    A row's part is read off its place in a pseudo-random permutation keyed by the seed, so any rank can tell it for any
+    row.  Raises `UserError` for fractions that leave a part that was asked for, or the training part, without rows.
+    """
+
+    rows: int
+    seed: int
+    validation: float = 0.0
+    test: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("validation", "test"):
+            fraction = getattr(self, name)
+            if not 0 <= fraction < 1:
+                raise UserError(f"data.split.{name} is out of range", found=fraction, allowed="a fraction, 0 <= f < 1")
+        for part, fraction in ((VALIDATION, self.validation), (TEST, self.test)):
+            if fraction > 0 and self.counts[part] == 0:
+                name = ("validation", "test")[part - 1]
+                raise UserError(
+                    f"data.split.{name} = {fraction} of {self.rows} rows leaves the {name} part without a row",
+                    hint="use a larger fraction or more data",
+                )
+        if self.counts[TRAIN] <= 0:
+            raise UserError(
+                "data.split leaves no rows for training",
+                found=f"validation = {self.validation} and test = {self.test} of {self.rows} rows",
+                allowed="fractions whose sum is less than 1",
+            )
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Rows of the training, the validation and the test part."""
+        validation, test = round(self.rows * self.validation), round(self.rows * self.test)
+        return self.rows - validation - test, validation, test
+
+    def part_of(self, lo: int, hi: int) -> np.ndarray:
+        """Return the part of the rows lo..hi: uint8, TRAIN, VALIDATION or TEST."""
+        part = np.zeros(hi - lo, np.uint8)
+        _, validation, test = self.counts
+        if validation + test:
+            place = _permutation(self.seed, _SPLIT_STREAM, 0, self.rows, lo, hi)
+            part[place < validation + test] = VALIDATION
+            part[place < test] = TEST
+        return part
+
+
+@dataclass(frozen=True)
+class EpochOrder:
+    """The order of an epoch: which example stands at which position.
+
+    shuffle = "global" is a pseudo-random permutation of [0, count) that depends on seed and epoch alone, "none" is the
+    order of the file.
+    """
+
+    count: int
+    seed: int
+    epoch: int
+    shuffle: str = "global"
+
+    def __post_init__(self) -> None:
+        if self.shuffle not in ("global", "none"):
+            raise UserError("unknown data.shuffle", found=repr(self.shuffle), allowed='"global", "none"')
+
+    def ids(self, lo: int, hi: int) -> np.ndarray:
+        """Return the example ids (int64) at the positions lo..hi."""
+        return self.fill(lo, np.empty(hi - lo, np.int64))
+
+    def fill(self, lo: int, out: np.ndarray) -> np.ndarray:
+        """Store the example ids at the positions lo, lo + 1, ... into `out` (int64) and return it."""
+        if self.shuffle == "none":
+            out[:] = np.arange(lo, lo + len(out))
+            return out
+        return _permutation(self.seed, _SHUFFLE_STREAM, self.epoch, self.count, lo, lo + len(out), out)
+
+
+def _permutation(
+    seed: int, stream: int, number: int, count: int, lo: int, hi: int, out: np.ndarray | None = None
+) -> np.ndarray:
+    if not 0 <= lo <= hi <= count:
+        raise ValueError(f"positions {lo}..{hi} are not within 0..{count}")
+    if out is None:
+        out = np.empty(hi - lo, np.int64)
+    permute_range(np.uint64(seed & _MASK64), stream, number, count, lo, out)
+    return out
