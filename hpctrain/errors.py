@@ -54,12 +54,22 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return close[0] if close else None
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """Make the error for a name that is not in a family: lists the known ones and suggests the nearest."""
+def unknown_name(kind: str, name: str, known: Iterable[str], where: str = "") -> UserError:
+    """Make the error for a name that is not in a family: lists the known ones and suggests the nearest.
+
+    `where` is the dotted key that holds the name, when there is one ("model.layers.1").
+    """
     known = sorted(known)
     guess = nearest(name, known)
     return UserError(
-        f"unknown {kind} {name!r}",
+        f"unknown {kind} {name!r}" + (f" in {where}" if where else ""),
         allowed=known,
-        hint=f"did you mean {guess!r}?" if guess else f"use one of the known {kind}s",
+        hint=f"did you mean {guess!r}?" if guess else "use one of these",
     )
+
+
+def at_step(error: Exception, step: int) -> Exception:
+    """Mark an exception with the step (counted from 1) in which it happened, for the message; return it."""
+    if not hasattr(error, "step"):
+        error.step = step  # type: ignore[attr-defined]
+    return error

@@ -6,14 +6,29 @@ A registered part (layer, loss, optimizer, ...) *is* its options: `Sgd(lr=0.1)` 
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+import re
+from typing import Any, TypeVar, get_args
 
 import pydantic
 
-from hpctrain.errors import UserError, nearest
+from hpctrain.errors import UserError, nearest, unknown_name
 from hpctrain.registry import Registry
 
 P = TypeVar("P", bound="Part")
+
+# How pydantic names the members of a union in the place of a finding: "str", "tuple[str, ...]", "function-before[...]".
+_UNION_MEMBER = re.compile(r"str|int|float|bool|none|.*\[.*")
+
+# pydantic's words and what a job file's author calls the same.
+_WORDS = {
+    "input should be": "must be",
+    "a valid string": "text",
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid boolean": "true or false",
+    "a valid tuple": "a list",
+    "a valid list": "a list",
+}
 
 
 class Part(pydantic.BaseModel):
@@ -32,30 +47,50 @@ class Part(pydantic.BaseModel):
 
 def user_error(error: pydantic.ValidationError, part: type[pydantic.BaseModel], where: str) -> UserError:
     """Turn pydantic's findings into one `UserError` that names each dotted key, its value and what is allowed."""
-    lines = [_finding(item, part, where) for item in error.errors(include_url=False)]
+    lines: list[str] = []
+    alternatives: dict[str, list[str]] = {}  # a value that fits no member of a union has one finding for each
+    for item in error.errors(include_url=False):
+        path = _path(item, part)
+        key = ".".join([where, *path] if where else path)
+        if item["type"] == "extra_forbidden":
+            known = known_keys(part, path[:-1])
+            guess = nearest(path[-1], known)
+            ending = f"did you mean {guess!r}?" if guess else f"known keys: {', '.join(known)}"
+            lines.append(f"unknown key {key!r}: {ending}")
+        elif item["type"] == "missing":
+            lines.append(f"{key} is missing and has no default")
+        else:
+            found = f"{key} = {item['input']!r}" if key else repr(item["input"])
+            alternatives.setdefault(found, []).append(_wording(item))
+    lines += [f"{found}: {', or '.join(messages)}" for found, messages in alternatives.items()]
     return UserError("\n".join(lines))
 
 
-def _finding(item: dict[str, Any], part: type[pydantic.BaseModel], where: str) -> str:
-    path = [str(step) for step in item["loc"]]
-    key = ".".join([where, *path]) if where else ".".join(path)
-    if item["type"] == "extra_forbidden":
-        known = known_keys(part, path[:-1])
-        guess = nearest(path[-1], known)
-        ending = f"did you mean {guess!r}?" if guess else f"known keys: {', '.join(known)}"
-        return f"unknown key {key!r}: {ending}"
-    if item["type"] == "missing":
-        return f"{key} is missing and has no default"
-    cause = item.get("ctx", {}).get("error")
-    if isinstance(cause, UserError):
-        return cause.message
-    message = item["msg"][:1].lower() + item["msg"][1:]
-    return f"{key} = {item['input']!r}: {message.removeprefix('value error, ')}"
+def _path(item: Any, part: type[pydantic.BaseModel]) -> list[str]:
+    """Return the keys that lead to a finding, without the names of union members that pydantic puts between them."""
+    path: list[str] = []
+    for step in item["loc"]:
+        is_key = isinstance(step, int) or step in known_keys(part, path) or item["type"] == "extra_forbidden"
+        if is_key or not _UNION_MEMBER.fullmatch(step):
+            path.append(str(step))
+    return path
+
+
+def _wording(item: Any) -> str:
+    if item["type"] in ("model_type", "dict_type"):
+        return "must be a section (a table of keys)"
+    message = item["msg"].removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    for theirs, ours in _WORDS.items():
+        message = message.replace(theirs, ours, 1)
+    return message
 
 
 def known_keys(part: type[pydantic.BaseModel], path: list[str]) -> list[str]:
     """Return the keys that a (nested) section knows; `path` leads from `part` to the section."""
     for step in path:
+        if step.isdigit():
+            continue  # an item of a list: its section is that of the list
         field = part.model_fields.get(step)
         inner = _section_in(field.annotation) if field else None
         if inner is None:
@@ -65,17 +100,17 @@ def known_keys(part: type[pydantic.BaseModel], path: list[str]) -> list[str]:
 
 
 def _section_in(annotation: Any) -> type[pydantic.BaseModel] | None:
-    for candidate in (annotation, *getattr(annotation, "__args__", ())):
-        if isinstance(candidate, type) and issubclass(candidate, pydantic.BaseModel):
-            return candidate
-    return None
+    if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
+        return annotation
+    found = (_section_in(inner) for inner in get_args(annotation))
+    return next((section for section in found if section is not None), None)
 
 
 def part_from(family: Registry, spec: Any, where: str, key: str = "name") -> Any:
     """Build a registered part from a job file's value.
 
-    `spec` is a part already, a bare name (`"relu"`), or a mapping whose entry `key` ("name", for layers "type") names the
-    part and whose other entries are its options.
+    `spec` is a part already, a bare name (`"relu"`), or a mapping whose entry `key` ("name", for layers "type") names
+    the part and whose other entries are its options.  `where` is the dotted key of the value, for errors.
     """
     if isinstance(spec, Part):
         return spec
@@ -83,10 +118,12 @@ def part_from(family: Registry, spec: Any, where: str, key: str = "name") -> Any
         spec = {key: spec}
     if not isinstance(spec, dict) or not isinstance(spec.get(key), str):
         raise UserError(
-            f"{where} must name a {family.kind}",
+            f"{where} must name a known {family.kind}",
             found=repr(spec),
             allowed=f'"NAME" or {{{key} = "NAME", ...}} with NAME one of {", ".join(family)}',
         )
+    if spec[key] not in family:
+        raise unknown_name(family.kind, spec[key], family, where if where != family.kind else "")
     options = {name: value for name, value in spec.items() if name != key}
     return family.get(spec[key]).checked(options, where)
 

@@ -1,7 +1,7 @@
 """Families of parts (layers, losses, optimizers, collectives, ...) by name.
 
-A family is a table `name -> "module:Class"` that stands in its package's `__init__`: a new part is one file and one line
-there.  Classes are imported when first asked for, so that a job loads only what it uses.
+A family is a table `name -> "module:Class"` that stands in its package's `__init__`: a new part is one file and one
+line there.  Classes are imported when first asked for, so that a job loads only what it uses.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Registry:
 
     def name_of(self, part: type) -> str:
         """Return the name under which a class is registered."""
-        for name in self:
-            if self.get(name) is part:
+        address = f"{part.__module__}:{part.__qualname__}"
+        for name, entry in self._entries.items():
+            if entry is part or entry == address:
                 return name
         raise ValueError(f"{part.__name__} is not a registered {self.kind}")
