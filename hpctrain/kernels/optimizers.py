@@ -1,0 +1,87 @@
+"""Update kernels of the optimizers: one pass over a slice of the flat buffers, in place.
+
+`params`, `grads` and the state buffers are contiguous arrays (n,) of one floating point type; scalars are of that
+type too, so that nothing is computed in float64 by the way.  `starts, stops` (int64) and `lr_factor, decay_factor`
+(float32) give ranges of the slice and their factors; what lies between the ranges (padding) is not touched.
+
+No fast-math here: an element's new value must have the same bits wherever a slice is cut, be it in the vectorised body
+of a loop or in its tail.  Memory is the limit, so it costs nothing.
+"""
+
+import numpy as np
+
+from hpctrain.kernels.jit import kernel
+
+
+@kernel(fastmath=False)
+def sgd(params, grads, starts, stops, lr_factor, decay_factor, lr, decay, scale):
+    """g = scale grad + decay p; p -= lr g."""
+    for r in range(starts.size):
+        p = params[starts[r] : stops[r]]
+        gradient = grads[starts[r] : stops[r]]
+        rate = lr * lr_factor[r]
+        shrink = decay * decay_factor[r]
+        for i in range(p.size):
+            p[i] -= rate * (scale * gradient[i] + shrink * p[i])
+
+
+@kernel(fastmath=False)
+def sgd_momentum(params, grads, velocity, starts, stops, lr_factor, decay_factor, lr, decay, momentum, nesterov, scale):
+    """g = scale grad + decay p; v = momentum v + g; p -= lr v, with nesterov p -= lr (g + momentum v)."""
+    for r in range(starts.size):
+        p = params[starts[r] : stops[r]]
+        gradient = grads[starts[r] : stops[r]]
+        v = velocity[starts[r] : stops[r]]
+        rate = lr * lr_factor[r]
+        shrink = decay * decay_factor[r]
+        if nesterov:
+            for i in range(p.size):
+                g = scale * gradient[i] + shrink * p[i]
+                v[i] = momentum * v[i] + g
+                p[i] -= rate * (g + momentum * v[i])
+        else:
+            for i in range(p.size):
+                v[i] = momentum * v[i] + (scale * gradient[i] + shrink * p[i])
+                p[i] -= rate * v[i]
+
+
+@kernel(fastmath=False)
+def adam(
+    params,
+    grads,
+    mean,
+    square,
+    starts,
+    stops,
+    lr_factor,
+    decay_factor,
+    lr,
+    decay,
+    decoupled_decay,
+    new_mean,
+    new_square,
+    mean_correction,
+    root_correction,
+    epsilon,
+    scale,
+):
+    """m += new_mean (g - m); s += new_square (g^2 - s); p -= lr (A m / (B sqrt(s) + epsilon) + decoupled_decay p).
+
+    g = scale grad + decay p; new_mean = 1 - beta1; new_square = 1 - beta2; A = mean_correction = 1 / (1 - beta1^t);
+    B = root_correction = 1 / sqrt(1 - beta2^t).  The caller takes these differences in float64.
+    """
+    for r in range(starts.size):
+        p = params[starts[r] : stops[r]]
+        gradient = grads[starts[r] : stops[r]]
+        m = mean[starts[r] : stops[r]]
+        s = square[starts[r] : stops[r]]
+        rate = lr * lr_factor[r]
+        shrink = decay * decay_factor[r]
+        decoupled = rate * (decoupled_decay * decay_factor[r])
+        rate = rate * mean_correction
+        for i in range(p.size):
+            g = scale * gradient[i] + shrink * p[i]
+            m[i] += new_mean * (g - m[i])
+            s[i] += new_square * (g * g - s[i])
+            # Not p * (1 - decoupled): in float32 that rounds a small decay to a few digits.
+            p[i] -= rate * m[i] / (root_correction * np.sqrt(s[i]) + epsilon) + decoupled * p[i]

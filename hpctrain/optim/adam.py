@@ -1,0 +1,99 @@
+"""Adam (Kingma and Ba 2015) and AdamW (Loshchilov and Hutter 2019)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from pydantic import Field
+
+from hpctrain.kernels import optimizers as kernels
+from hpctrain.optim.base import Optimizer
+from hpctrain.optim.table import UpdateTable
+
+
+class _Adam(Optimizer):
+    """What both share: decaying means m of the gradients and s of their squares, corrected for their start from zero.
+
+    t = step + 1; m = beta1 m + (1 - beta1) g; s = beta2 s + (1 - beta2) g^2;
+    p -= lr (m / (1 - beta1^t)) / (sqrt(s / (1 - beta2^t)) + epsilon).
+    """
+
+    lr: float = Field(0.001, gt=0)
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.999, ge=0, lt=1)
+    epsilon: float = Field(1e-8, ge=1e-37)  # not below float32's smallest normal numbers: 0 / 0
+    weight_decay: float = Field(0.0, ge=0)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """`mean` and `square`: decaying means of the gradients and of their squares."""
+        return ("mean", "square")
+
+    def _decays(self) -> tuple[float, float]:
+        """Return weight decay as (added to the gradient, decoupled)."""
+        raise NotImplementedError
+
+    def update(
+        self,
+        params: np.ndarray,
+        grads: np.ndarray,
+        slots: Mapping[str, np.ndarray],
+        table: UpdateTable,
+        lr: float,
+        step: int,
+        scale: float,
+    ) -> None:
+        """Update a slice in place: see `Optimizer.update`."""
+        real = params.dtype.type
+        ranges = (table.starts, table.stops, table.lr_factor, table.decay_factor)
+        decay, decoupled_decay = self._decays()
+        # In Python's float64: after many steps 1 - beta^t loses its digits in float32.
+        mean_correction = 1 / (1 - self.beta1 ** (step + 1))
+        root_correction = 1 / math.sqrt(1 - self.beta2 ** (step + 1))
+        kernels.adam(
+            params,
+            grads,
+            slots["mean"],
+            slots["square"],
+            *ranges,
+            real(lr),
+            real(decay),
+            real(decoupled_decay),
+            real(1 - self.beta1),
+            real(1 - self.beta2),
+            real(mean_correction),
+            real(root_correction),
+            real(self.epsilon),
+            real(scale),
+        )
+
+
+class Adam(_Adam):
+    """Adam: steps scaled by each parameter's own gradients (Kingma and Ba 2015, with weight decay as an L2 penalty).
+
+    lr            learning rate, above 0
+    beta1, beta2  how much of the means of gradients and squares is kept each step, in [0, 1)
+    epsilon       added to the root of the mean square
+    weight_decay  L2 penalty's factor, 0 or more: added to the gradient, and so scaled with it
+    """
+
+    def _decays(self) -> tuple[float, float]:
+        return self.weight_decay, 0.0
+
+
+class AdamW(_Adam):
+    """Adam with decoupled weight decay: p -= lr weight_decay p beside the step (Loshchilov and Hutter 2019, as in
+    PyTorch).
+
+    lr            learning rate, above 0
+    beta1, beta2  how much of the means of gradients and squares is kept each step, in [0, 1)
+    epsilon       added to the root of the mean square
+    weight_decay  part of each parameter that is taken away, times the learning rate; 0 or more
+    """
+
+    weight_decay: float = Field(0.01, ge=0)
+
+    def _decays(self) -> tuple[float, float]:
+        return 0.0, self.weight_decay
