@@ -1,0 +1,1 @@
+"""What the verbs of the command line do, one file a verb."""

@@ -1,0 +1,176 @@
+"""The command line: verbs, options and their help.  It parses and calls `hpctrain.tools`; it holds no logic.
+
+Under mpirun every rank parses the same words: help and usage errors are printed by the first rank alone, and the exit
+code is the same on all.  What a verb needs is imported when it runs, so that `--help` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hpctrain.version import __version__
+
+# A blank line keeps two lines apart in the help; lines are kept under 78 characters, so that they are not wrapped.
+_EXAMPLES = """[bold]Examples[/bold]
+
+  mpirun -n 4 python -m hpctrain                          train the built-in job
+
+  python -m hpctrain job > job.toml                       get a job file to edit
+
+  mpirun -n 4 python -m hpctrain train job.toml           train your own data
+
+  python -m hpctrain evaluate runs/job-001 --data new.h5  try the result"""
+
+_TRAIN_EXAMPLES = """[bold]Examples[/bold]
+
+  mpirun -n 4 python -m hpctrain train job.toml
+
+  mpirun -n 4 python -m hpctrain train job.toml --set optimizer.lr=0.01
+
+  mpirun -n 4 python -m hpctrain train job.toml --set model.layers.0.units=64
+
+  mpirun -n 4 python -m hpctrain train job.toml --set 'optimizer={name="sgd"}'
+
+  mpirun -n 4 python -m hpctrain train job.toml --run-dir runs/a
+
+  mpirun -n 4 python -m hpctrain train --run-dir runs/a --resume
+
+  python -m hpctrain train --set run.epochs=3        the built-in job, one rank"""
+
+_EVALUATE_EXAMPLES = """[bold]Examples[/bold]
+
+  python -m hpctrain evaluate runs/a            on the test part of its own data
+
+  python -m hpctrain evaluate runs/a --part validation
+
+  mpirun -n 4 python -m hpctrain evaluate runs/a --data new.h5
+
+  mpirun -n 4 python -m hpctrain evaluate runs/a --data 'new/*.h5'"""
+
+_JOB_EXAMPLES = """[bold]Examples[/bold]
+
+  python -m hpctrain job > job.toml                        a template to edit
+
+  python -m hpctrain job --builtin > digits.toml           a small real example"""
+
+app = typer.Typer(
+    help="Train neural networks on CPU clusters. Without a command: train the built-in job.",
+    epilog=_EXAMPLES,
+    rich_markup_mode="rich",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class DataPart(StrEnum):
+    """The parts of a run's own data."""
+
+    TEST = "test"
+    VALIDATION = "validation"
+    TRAIN = "train"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command line (default: this process's) and exit with its code: 0, 1 for a failure, 2 for a user's mistake.
+
+    Parsing only chooses the command; it runs afterwards, when the later ranks may print again.
+    """
+    from hpctrain.comm.environment import launched
+
+    chosen: list[Callable[[], int]] = []
+    with ExitStack() as silence:
+        if launched().rank != 0:
+            nowhere = silence.enter_context(open(os.devnull, "w"))
+            silence.enter_context(redirect_stdout(nowhere))
+            silence.enter_context(redirect_stderr(nowhere))
+        try:
+            app(arguments, prog_name=_program(), obj=chosen)
+        except SystemExit:
+            if not chosen:  # help, --version, or a usage error
+                raise
+    sys.exit(chosen[0]())
+
+
+def _program() -> str:
+    return "python -m hpctrain" if Path(sys.argv[0]).name == "__main__.py" else "hpctrain"
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"hpctrain {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _without_verb(
+    context: typer.Context,
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        train(context)
+
+
+@app.command(epilog=_TRAIN_EXAMPLES)
+def train(
+    context: typer.Context,
+    job: Annotated[
+        Path | None, typer.Argument(metavar="JOB", help="A job file; without one: the built-in job.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the job; the value is TOML. Repeatable."),
+    ] = None,
+    run_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder for the results; without one: a fresh folder in runs/.")
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on from the latest checkpoint in --run-dir; JOB defaults to its job.toml."),
+    ] = False,
+) -> None:
+    """Train a network as a job file says."""
+    if resume and run_dir is None:
+        raise typer.BadParameter("--resume needs --run-dir DIR: the folder of the run that is to go on")
+
+    from hpctrain.tools import train as tool
+
+    context.obj.append(partial(tool.command, job, overrides or [], run_dir, resume))
+
+
+@app.command(epilog=_EVALUATE_EXAMPLES)
+def evaluate(
+    context: typer.Context,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished or running run.")],
+    data: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILES", help="HDF5 files to evaluate on (a path or a quoted glob). Repeatable."),
+    ] = None,
+    part: Annotated[DataPart, typer.Option(help="Which part of the run's own data, without --data.")] = DataPart.TEST,
+) -> None:
+    """Evaluate a run's network: its loss and metrics on data."""
+    from hpctrain.tools import evaluate as tool
+
+    context.obj.append(partial(tool.command, run, data or None, part.value))
+
+
+@app.command(epilog=_JOB_EXAMPLES)
+def job(
+    context: typer.Context,
+    builtin: Annotated[bool, typer.Option("--builtin", help="Print the built-in job instead.")] = False,
+) -> None:
+    """Print a complete, commented job file."""
+    from hpctrain.tools import job as tool
+
+    context.obj.append(partial(tool.command, builtin))

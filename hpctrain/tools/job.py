@@ -1,0 +1,94 @@
+"""The verb `job`: a complete, commented job file to start from.
+
+`tests/unit/test_job_template.py` holds the template to the schema: every key and every registered part is in it.
+"""
+
+from __future__ import annotations
+
+
+def command(builtin: bool) -> int:
+    """Print the template, or the built-in job, on the first rank, and return the exit code."""
+    from hpctrain.comm.environment import launched
+
+    if launched().rank == 0:
+        print(builtin_job() if builtin else TEMPLATE, end="", flush=True)
+    return 0
+
+
+def builtin_job() -> str:
+    """Return the text of the built-in job's file."""
+    from hpctrain.job import BUILTIN_JOB
+
+    return BUILTIN_JOB.read_text()
+
+
+TEMPLATE = """\
+# A job of hpctrain: everything that a training run is.
+#
+#   mpirun -n 4 python -m hpctrain train job.toml
+#
+# Only [data] needs your hand.  Lines that begin with "#" show the defaults, or another choice.
+# --set KEY=VALUE on the command line overrides any key: --set optimizer.lr=0.01
+
+[data]
+files = "train.h5"                # an HDF5 file, a glob ("part-*.h5") or a list; relative to this file
+input = "images"                  # the dataset of the inputs: the first axis counts the examples
+target = "labels"                 # the dataset of the targets: integers are classes, real numbers are regressed
+split = {validation = 0.1, test = 0.2}   # fractions of the rows, drawn by run.seed; default: all rows train
+# validation_files = "valid.h5"   # instead of split.validation: rows from files of their own
+# test_files = "test.h5"          # instead of split.test
+# distribute = "scatter"          # "scatter": rank 0 reads and hands out; "shared": every rank reads its own rows
+# shuffle = "global"              # "global": all rows in a new order every epoch; "none": in file order
+
+[model]                           # default: a small network that fits the data
+layers = [
+    "flatten",                                  # (a, b, c) -> (a*b*c)
+    {type = "dense", units = 128},              # initializer = "he_uniform"
+    "relu",                                     # or "tanh", "sigmoid", "gelu", {type = "leaky_relu", slope = 0.01}
+    {type = "dropout", rate = 0.1},             # during training sets this fraction to zero
+    {type = "dense", units = 10},               # the last layer: one output a class, or one a target value
+]
+# python = "my_model.py:build"    # instead of layers: a function build(input_shape, outputs) that returns them
+
+# [loss]                          # default: by the target: softmax_cross_entropy for classes, mse for real numbers
+# name = "softmax_cross_entropy"  # or "binary_cross_entropy", "mse", "mae", "huber" (delta = 1.0)
+
+# [metrics]                       # default: by the target
+# names = ["accuracy", {name = "top_k", k = 5}]   # for classes; "mae", "rmse", "r2" for real numbers
+
+[optimizer]
+name = "adam"                     # or "adamw", "sgd"
+lr = 0.001
+# weight_decay = 0.0              # of all optimizers
+# beta1 = 0.9                     # of adam and adamw, as are the next two
+# beta2 = 0.999
+# epsilon = 1e-8
+# momentum = 0.0                  # of sgd
+# nesterov = false                # of sgd
+
+[schedule]                        # what the learning rate is multiplied by
+name = "constant"                 # or "step" (every = "10 epochs", factor = 0.1), "cosine" (floor = 0.0)
+# warmup = "0 steps"              # "100 steps", "1 epoch": the learning rate rises in a line from zero
+
+[clip]
+# norm = 1.0                      # scale gradients down to this global norm; default: never
+
+[strategy]
+name = "all_reduce"               # every rank works on its part of each batch; the gradients are summed
+# collective = "ring"             # or "native": the MPI library's own
+
+[run]
+# name = "job"                    # names the run's folder; default: this file's name
+epochs = 10                       # passes over the training rows
+# steps = 1000                    # instead of epochs: updates
+# global_batch = 32               # examples an update, over all ranks together
+# micro_batch = 32                # examples a forward call on a rank: less memory; default: as many as there are
+# seed = 0                        # initial weights, split, order and dropout come from it
+# dir = "runs/my-run"             # folder of the results; default: runs/NAME-001 and so on
+# checkpoint_every = "1 epoch"    # or "200 steps", "10 min", "never"
+# keep = 3                        # the newest checkpoints that are kept
+# log_every = "1 s"               # or "10 steps": how often a line goes to metrics.jsonl
+# threads_per_rank = 1            # threads of BLAS and numba
+# early_stop = {metric = "loss", patience = 5, min_delta = 0.0}   # stop after 5 epochs without a better value
+# progress = "auto"               # "auto": a bar on a terminal, lines in a file; or "bar", "lines", "none"
+"""
