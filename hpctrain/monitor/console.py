@@ -1,0 +1,307 @@
+"""`ConsoleMonitor`: what a person sees of a run, as a live bar on a terminal or as plain lines in a file."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from hpctrain.duration import Duration
+from hpctrain.monitor.base import EpochReport, EvaluationReport, Monitor, RunInfo, StepReport
+from hpctrain.monitor.pace import Rate, Throttle
+from hpctrain.monitor.terminal import Screen, choose_mode
+from hpctrain.monitor.words import clock, compact, count, figure, metric, seconds
+
+_REFRESH_S = 0.2  # at most so often is the bar drawn ...
+_REFRESH_SHARE = 0.005  # ... and with at most this share of the time
+_ALL_EPOCHS = 50  # runs of more epochs leave lines out, see `ConsoleMonitor`
+_PLAIN_WIDTH = 100  # columns of tables in a file
+
+
+class ConsoleMonitor(Monitor):
+    """Prints a run's start, progress, epochs, evaluations, events and results.
+
+    `mode` is "bar" (a live bar: epoch, step, loss, examples/s, time left), "lines", "none", or "auto", which looks at
+    where the output goes (`terminal.choose_mode`).  With "lines", a line about a step comes every `log_every`; a time
+    grows with the run (`pace.Throttle`), so that the log of a long batch job stays short.  Every epoch has one line,
+    with its validation's metrics; of a run with more than 50 epochs those that end within `log_every` (growing as well)
+    of the line before are left out, the last excepted.
+
+    examples/s is a moving average over 10 s of steps, without evaluations and checkpoints; the time left includes them.
+    An output that cannot be written any more (a closed pipe) silences the monitor and does not end the run.
+
+    `console` is a `rich` console to print to in place of standard output.
+    """
+
+    def __init__(
+        self,
+        mode: str = "auto",
+        log_every: Duration | str | float = 1.0,
+        console: Console | None = None,
+        clock_s: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.mode, self._screen = choose_mode(mode)
+        self.console = console or open_console(self.mode, self._screen)
+        self._clock_s = clock_s
+        self._step_lines = Throttle(log_every, growing=True)
+        self._epoch_lines = Throttle(log_every, growing=True)
+        self._info: RunInfo | None = None
+        self._progress: Progress | None = None
+        self._pending: EpochReport | None = None  # an epoch that waits for its validation, to share a line with it
+        self._rate = Rate()
+        self._start_s = 0.0
+        self._next_draw_s = 0.0
+        self._steps = 0  # of this process
+        self._busy_s = 0.0
+        self._last: StepReport | None = None
+
+    def on_start(self, info: RunInfo) -> None:
+        """Show what will run, and start the bar."""
+        self._info = info
+        self._start_s = self._clock_s()
+        for throttle in (self._step_lines, self._epoch_lines):
+            throttle.start(info.first_step, info.steps_per_epoch, self._start_s)
+        rows = start_rows(info)
+        self._print(_panel(rows, info.job_name) if self.mode == "bar" else _aligned(rows))
+        if self.mode == "bar":
+            self._progress = open_progress(self.console, info)
+            self._guarded(self._progress.start)
+            # Without this, a job that is killed leaves a terminal without a cursor.
+            self._guarded(lambda: self.console.show_cursor(True))
+
+    def on_step(self, report: StepReport) -> None:
+        """Count the step; draw the bar or print a line when one is due."""
+        self._steps += 1
+        self._busy_s += report.step_s
+        self._last = report
+        now_s = self._clock_s()
+        if self.mode == "bar":
+            if now_s >= self._next_draw_s:
+                self._draw(now_s)
+        elif self._step_lines.due(report.step, now_s):
+            self._print_step(report, now_s)
+
+    def on_epoch(self, report: EpochReport) -> None:
+        """Keep the epoch for the line that it shares with its validation."""
+        self._print_pending()
+        self._pending = report
+
+    def on_evaluation(self, report: EvaluationReport) -> None:
+        """Print the metrics: in the epoch's line when it is its validation, else in one of their own."""
+        values = "  ".join(f"{name} {metric(name, value)}" for name, value in report.metrics.items())
+        epoch = self._pending
+        if epoch is not None and report.part == "validation" and report.step == epoch.step:
+            self._pending = None
+            self._print_epoch(epoch, f"  validation: {values}")
+            return
+        self._print_pending()
+        rows = f"{count(report.examples)} examples, {seconds(report.seconds)}"
+        self._print(Text.assemble((f"{report.part}: ", "bold"), values, (f"  ({rows})", "dim")))
+
+    def on_event(self, text: str) -> None:
+        """Print a line."""
+        self._print_pending()
+        self._print(Text(str(text), style="dim"))
+
+    def on_end(self, summary: dict[str, Any]) -> None:
+        """Show the results and where they are."""
+        self._print_pending()
+        self._stop_bar()
+        self._print(end_summary(summary, self._info))
+
+    def close(self) -> None:
+        """Take the bar off the terminal."""
+        self._print_pending()
+        self._stop_bar()
+
+    def _print_step(self, report: StepReport, now_s: float) -> None:
+        info = self._info
+        total = info.total_steps if info else None
+        epochs = f"epoch {report.epoch + 1}/{total_epochs(info)}  " if info else ""
+        self._print(
+            f"{epochs}step {count(report.step)}/{count(total)}  loss {figure(report.loss)}  "
+            f"{self._speed()}  {clock(self._left_s(now_s))} left"
+        )
+
+    def _print_pending(self) -> None:
+        epoch, self._pending = self._pending, None
+        if epoch is not None:
+            self._print_epoch(epoch, "")
+
+    def _print_epoch(self, epoch: EpochReport, ending: str) -> None:
+        epochs = total_epochs(self._info)
+        due = self._epoch_lines.due(epoch.step, self._clock_s())
+        if not due and epochs is not None and epochs > _ALL_EPOCHS and epoch.epoch + 1 < epochs:
+            return
+        number = f"{epoch.epoch + 1:{len(str(epochs))}}/{epochs}" if epochs is not None else f"{epoch.epoch + 1}"
+        speed = f"  {compact(epoch.examples_per_s)} examples/s  {seconds(epoch.train_s)}"
+        self._print(
+            Text.assemble((f"epoch {number}", "bold"), f"  loss {figure(epoch.train_loss)}", ending, (speed, "dim"))
+        )
+
+    def _speed(self) -> str:
+        rate = self._rate.update(self._steps, self._busy_s)
+        if rate is None or self._info is None or not self._info.steps_per_epoch:
+            return "- examples/s"
+        return f"{compact(rate * self._info.train_examples / self._info.steps_per_epoch)} examples/s"
+
+    def _left_s(self, now_s: float) -> float | None:
+        if self._info is None or not self._steps:
+            return None
+        left = self._info.total_steps - self._info.first_step - self._steps
+        return left * (now_s - self._start_s) / self._steps
+
+    def _draw(self, now_s: float) -> None:
+        """Bring the bar up to date, and put the next time off so far that drawing stays a small share of the run."""
+        if self._progress is None or self._last is None:
+            return
+        last = self._last
+        if self._screen is not None:
+            self.console.width = self._screen.size()[0]
+        self._progress.update(
+            self._progress.task_ids[0],
+            completed=last.step,
+            epoch=last.epoch + 1,
+            step=count(last.step),
+            loss=figure(last.loss),
+            speed=self._speed(),
+            left=clock(self._left_s(now_s)),
+        )
+        self._guarded(self._progress.refresh)
+        done_s = self._clock_s()
+        self._next_draw_s = done_s + max(_REFRESH_S, (done_s - now_s) / _REFRESH_SHARE)
+
+    def _stop_bar(self) -> None:
+        if self._progress is not None:
+            self._draw(self._clock_s())
+            progress, self._progress = self._progress, None
+            self._guarded(progress.stop)
+
+    def _print(self, what: RenderableType) -> None:
+        if self.mode != "none":
+            self._guarded(
+                lambda: self.console.print(what, soft_wrap=self.mode == "lines" and isinstance(what, (str, Text)))
+            )
+
+    def _guarded(self, write: Callable[[], object]) -> None:
+        """Write to the output; one that is gone or cannot take the text ends the display, not the run."""
+        try:
+            write()
+        except (OSError, ValueError):  # a broken pipe or full disk; a closed file or a character it cannot encode
+            self.mode, self._progress = "none", None
+
+
+def open_console(mode: str, screen: Screen | None) -> Console:
+    """Return a console on standard output that draws for "bar" and prints plain text for "lines"."""
+    # A log's encoding may be ASCII under a batch system: a job's name in other letters must not be an error there.
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")
+    options = {"highlight": False, "markup": False, "emoji": False, "force_jupyter": False}
+    if mode != "bar":
+        return Console(force_terminal=False, color_system=None, width=_PLAIN_WIDTH, **options)
+    columns, lines = screen.size() if screen else (_PLAIN_WIDTH, 25)
+    return Console(force_terminal=True, width=columns, height=lines, **options)
+
+
+def open_progress(console: Console, info: RunInfo) -> Progress:
+    """Return the live bar of a run, not yet started; it is drawn only when told, without a thread of its own."""
+    progress = Progress(
+        TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}", style="bold"),
+        BarColumn(bar_width=None),
+        TextColumn("{task.fields[step]}/{task.fields[steps]}"),
+        TextColumn("loss {task.fields[loss]}", style="cyan"),
+        TextColumn("{task.fields[speed]}"),
+        TextColumn("{task.fields[left]} left", style="dim"),
+        console=console,
+        auto_refresh=False,
+        expand=True,
+    )
+    progress.add_task(
+        "",
+        total=info.total_steps,
+        completed=info.first_step,
+        epoch=info.first_step // max(1, info.steps_per_epoch) + 1,
+        epochs=total_epochs(info),
+        step=count(info.first_step),
+        steps=count(info.total_steps),
+        loss="-",
+        speed="- examples/s",
+        left=clock(None),
+    )
+    return progress
+
+
+def total_epochs(info: RunInfo | None) -> int | None:
+    """Return the number of epochs that a run has, the last perhaps not whole; None before it is known."""
+    return None if info is None else -(-info.total_steps // max(1, info.steps_per_epoch))
+
+
+def start_rows(info: RunInfo) -> list[tuple[str, str]]:
+    """Return what a run's start shows, as (name, value)."""
+    ranks = f"{count(info.world_size)} rank{'s' * (info.world_size != 1)}"
+    nodes = f"{count(info.nodes)} node{'s' * (info.nodes != 1)}"
+    rest = [
+        f"{count(number)} {part}"
+        for part, number in (("validation", info.validation_examples), ("test", info.test_examples))
+        if number
+    ]
+    rows = [
+        ("job", info.job_name),
+        ("ranks", f"{ranks} on {nodes}"),
+        ("model", f"{count(info.parameters)} parameters"),
+        ("data", ", ".join([f"{count(info.train_examples)} training", *rest]) + " examples"),
+        ("steps", f"{count(info.total_steps)}: {_epochs(info)}, global batch {count(info.global_batch)}"),
+        ("strategy", info.strategy),
+        ("folder", str(info.run_dir)),
+    ]
+    if info.first_step:
+        rows.insert(5, ("resumed", f"after step {count(info.first_step)}"))
+    return rows
+
+
+def end_summary(summary: dict[str, Any], info: RunInfo | None) -> RenderableType:
+    """Return the display of a run's results: the test metrics as a table, times, and where the files are."""
+    parts: list[RenderableType] = []
+    test = summary.get("test")
+    if isinstance(test, dict) and test:
+        table = Table("metric", "test", box=box.ROUNDED, border_style="cyan")
+        table.columns[1].justify = "right"
+        for name, value in test.items():
+            table.add_row(Text(str(name)), Text(metric(name, value)), style="bold")
+        parts.append(table)
+    finished = "finished" if summary.get("finished", True) else "stopped"
+    times = [f"{finished} after {count(summary.get('steps'))} steps in {seconds(summary.get('wall_s'))}"]
+    if summary.get("compile_s"):
+        times.append(f"compiling {seconds(summary['compile_s'])}")
+    if summary.get("examples_per_s") is not None:
+        times.append(f"{compact(summary['examples_per_s'])} examples/s")
+    parts.append(Text(", ".join(times)))
+    if info is not None:
+        parts.append(Text.assemble("results in ", (str(info.run_dir), "bold")))
+    return Group(*parts)
+
+
+def _epochs(info: RunInfo) -> str:
+    whole, rest = divmod(info.total_steps, max(1, info.steps_per_epoch))
+    number = f"{info.total_steps / max(1, info.steps_per_epoch):.2f}" if rest else count(whole)
+    return f"{number} epoch{'s' * (number != '1')} of {count(info.steps_per_epoch)}"
+
+
+def _panel(rows: list[tuple[str, str]], title: str) -> Panel:
+    grid = Table.grid(padding=(0, 2))
+    for name, value in rows[1:]:
+        grid.add_row(Text(name, style="dim"), Text(value))
+    return Panel(grid, title=Text(title, style="bold"), title_align="left", expand=False, border_style="cyan")
+
+
+def _aligned(rows: list[tuple[str, str]]) -> str:
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
