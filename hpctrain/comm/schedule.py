@@ -19,7 +19,8 @@ class Hop:
     """What one rank does in one step: send some parts to a rank and, at the same time, receive some from another.
 
     `combine` says whether what arrives is added to the parts here or replaces them.  The two transfers go on together;
-    the next hop begins when both are complete.  A transfer that does not take place has None for its rank and parts.
+    the next hop begins when both are complete.  So no part may be in both: it would change while it is being sent.
+    A transfer that does not take place has None for its rank and parts.
     """
 
     send_to: int | None

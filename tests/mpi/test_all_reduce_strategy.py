@@ -1,0 +1,97 @@
+"""The all-reduce strategy on several ranks makes the updates of one process: least squares, beside float64 numpy."""
+
+import numpy as np
+import pytest
+
+from hpctrain.comm import join
+from hpctrain.comm.collectives import COLLECTIVES
+from hpctrain.nn.flat import CHECKPOINT, LOSS, STOP, TAIL, WEIGHT
+from hpctrain.strategies.all_reduce import AllReduce
+
+pytestmark = pytest.mark.mpi(min_size=1)
+
+FEATURES, STEPS, LR, MOMENTUM, LIMIT = 37, 12, 0.05, 0.9, 2.0
+
+
+class Model:
+    def __init__(self):
+        self.params = np.linspace(-1, 1, FEATURES).astype(np.float32)
+        self.grad_buffer = np.zeros(FEATURES + TAIL, np.float32)
+        self.grads = self.grad_buffer[:-TAIL]
+        self.tail = self.grad_buffer[-TAIL:]
+        self.table = None
+
+
+class Momentum:
+    """v <- momentum v + scale g; w <- w - lr v."""
+
+    slots = ("velocity",)
+
+    def update(self, params, grads, slots, table, lr, step, scale):
+        slots["velocity"][:] = MOMENTUM * slots["velocity"] + np.float32(scale) * grads
+        params -= np.float32(lr) * slots["velocity"]
+
+
+class Clip:
+    def factor(self, grads, scale):
+        norm = scale * float(np.linalg.norm(grads.astype(np.float64)))
+        return min(1.0, LIMIT / norm), norm
+
+
+def batch(step):
+    """Return inputs, targets and example weights of one global batch; the last batches are shorter than the world."""
+    rng = np.random.default_rng(step)
+    rows = 1 if step >= STEPS - 2 else 11
+    return rng.normal(size=(rows, FEATURES)), rng.normal(size=rows), rng.uniform(0.5, 2, size=rows)
+
+
+def sums(inputs, targets, weight, params):
+    """Return the gradient and the loss, summed over the rows: weight (x w - t)^2 / 2."""
+    errors = inputs @ params.astype(np.float64) - targets
+    return inputs.T @ (weight * errors), float(np.sum(weight * errors**2)) / 2
+
+
+def one_process():
+    """The same training in float64 without any of our code; yields loss, norm and parameters after each step."""
+    params, velocity = np.linspace(-1, 1, FEATURES), np.zeros(FEATURES)
+    for step in range(STEPS):
+        inputs, targets, weight = batch(step)
+        grads, loss = sums(inputs, targets, weight, params)
+        mean = grads / weight.sum()
+        norm = np.linalg.norm(mean)
+        velocity = MOMENTUM * velocity + mean * min(1.0, LIMIT / norm)
+        params = params - LR * velocity
+        yield loss / weight.sum(), norm, params
+
+
+@pytest.mark.parametrize("collective", list(COLLECTIVES))
+def test_the_same_weights_as_one_process(collective):
+    group, model = join(), Model()
+    run = AllReduce(collective=collective).bind(group, model, Momentum(), Clip())
+    for step, (loss, norm, params) in enumerate(one_process()):
+        inputs, targets, weight = (values[group.rank :: group.size] for values in batch(step))  # unequal, some empty
+        model.grad_buffer[:] = 0
+        grads, model.tail[LOSS] = sums(inputs, targets, weight, model.params)
+        model.grads += grads
+        model.tail[WEIGHT] = weight.sum()
+        outcome = run.step(step, LR)
+        assert outcome.weight == pytest.approx(batch(step)[2].sum(), rel=1e-6)
+        assert outcome.loss == pytest.approx(loss, rel=1e-5)
+        assert outcome.grad_norm == pytest.approx(norm, rel=1e-5)
+        np.testing.assert_allclose(model.params, params, rtol=1e-4, atol=1e-6)
+    # Every rank holds the same bits, in weights and optimizer state.
+    state = (model.params.tobytes(), run.state_dict()["velocity"].tobytes())
+    assert group.all_gather_objects(state) == [state] * group.size
+
+
+@pytest.mark.parametrize("collective", list(COLLECTIVES))
+def test_one_rank_s_wish_is_everybody_s(collective):
+    group, model = join(), Model()
+    run = AllReduce(collective=collective).bind(group, model, Momentum(), None)
+    model.tail[WEIGHT] = 1
+    if group.rank == group.size - 1:
+        model.tail[STOP] = 1
+    if group.rank == 0:
+        model.tail[CHECKPOINT] = 1
+    outcome = run.step(0, LR)
+    assert (outcome.stop, outcome.checkpoint) == (True, True)

@@ -1,0 +1,51 @@
+"""Every benchmark script runs as its help says, checks its own results, and writes the records that others read."""
+
+import json
+
+import pytest
+from launching import ROOT, mpirun
+
+SCRIPT = ROOT / "benchmarks" / "all_reduce.py"
+
+
+def test_all_reduce_compares_ring_and_mpi(tmp_path):
+    file = tmp_path / "records.json"
+    sizes = ("1KB", "64KB", "100")
+    done = mpirun(3, SCRIPT, "--sizes", *sizes, "--pairs", "2", "--json", file, timeout=90, cwd=tmp_path)
+    assert done.returncode == 0, done.output
+    records = json.loads(file.read_text())
+    assert [(record["algorithm"], record["bytes"], record["ranks"]) for record in records] == [
+        ("ring", 1024, 3),
+        ("ring", 65536, 3),
+        ("ring", 100, 3),
+    ]
+    assert len({record["case"] for record in records}) == 3
+    for record in records:
+        assert record["peer"] == "MPI_Allreduce"
+        assert record["ours_s"] > 0
+        assert record["peer_s"] > 0
+        assert record["ratio"] > 0
+    assert done.stdout.count("64 KB") == 1, "rank 0 alone prints the table"
+    assert [path.name for path in tmp_path.iterdir()] == ["records.json"]
+
+
+def test_it_runs_without_mpirun(tmp_path):
+    done = mpirun(0, SCRIPT, "--sizes", "4KB", "--pairs", "1", timeout=60, cwd=tmp_path)
+    assert done.returncode == 0, done.output
+    assert "4 KB" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--sizes", "3"), ("--pairs", "0"), ("--peer-python", "/no/such/python")]
+)
+def test_a_mistake_is_told_once(option, value):
+    done = mpirun(2, SCRIPT, option, value, timeout=60)
+    assert done.returncode != 0
+    assert done.output.count(f"argument {option}: '{value}'") == 1
+    assert "Traceback" not in done.output
+
+
+def test_help_teaches_by_example():
+    done = mpirun(2, SCRIPT, "--help", timeout=60)
+    assert done.returncode == 0
+    assert done.stdout.count("mpirun -n 4 python benchmarks/all_reduce.py") == 1

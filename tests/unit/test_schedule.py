@@ -1,0 +1,113 @@
+"""The hops of every algorithm, simulated in plain Python for 1 to 33 ranks: they sum right and cannot wait for ever."""
+
+import numpy as np
+import pytest
+
+from hpctrain.comm.schedule import Hop, part_bounds, ring_all_gather, ring_reduce_scatter
+
+SIZES = range(1, 34)
+
+
+def lengths(size):
+    return sorted({0, 1, 7, size - 1, size, 1000})
+
+
+def simulate(algorithm, buffers):
+    """Run all ranks' hops on their buffers; a send is complete only when its receiver has taken it.
+
+    That is the strictest an MPI may be (it may hold any message back until the receive is there), so what comes to an
+    end here cannot lock up there.
+    """
+    size = len(buffers)
+    bounds = part_bounds(len(buffers[0]), size)
+    programs = [iter(checked(algorithm(rank, size))) for rank in range(size)]
+    running = {rank: next(program, None) for rank, program in enumerate(programs)}
+    posted = {rank: cut(buffers[rank], bounds, hop.send) for rank, hop in running.items() if hop}
+    received = dict.fromkeys(range(size), False)
+    taken = dict.fromkeys(range(size), False)
+    while any(running.values()):
+        moved = False
+        for rank, hop in running.items():
+            if hop is None:
+                continue
+            if hop.recv is not None and not received[rank]:
+                peer = running[hop.recv_from]
+                if peer is not None and peer.send_to == rank and not taken[hop.recv_from]:
+                    target = cut(buffers[rank], bounds, hop.recv, copy=False)
+                    value = posted[hop.recv_from]
+                    assert len(value) == len(target), "both ends must mean a transfer of the same length"
+                    target[:] = target + value if hop.combine else value
+                    received[rank] = taken[hop.recv_from] = moved = True
+        for rank, hop in running.items():
+            if hop and (hop.recv is None or received[rank]) and (hop.send is None or taken[rank]):
+                running[rank] = following = next(programs[rank], None)
+                received[rank] = taken[rank] = False
+                moved = True
+                if following:
+                    posted[rank] = cut(buffers[rank], bounds, following.send)
+        assert moved, "the ranks wait for each other for ever"
+
+
+def checked(hops):
+    for hop in hops:
+        if hop.send and hop.recv:
+            assert hop.send[1] <= hop.recv[0] or hop.recv[1] <= hop.send[0], "a part changes while it is being sent"
+        yield hop
+
+
+def cut(buffer, bounds, parts, copy=True):
+    if parts is None:
+        return None
+    view = buffer[bounds[parts[0]] : bounds[parts[1]]]
+    return view.copy() if copy else view
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_ring_reduce_scatter_gives_each_rank_its_part_of_the_sum(size):
+    for length in lengths(size):
+        buffers = np.random.default_rng(size).integers(-1000, 1000, (size, length)).astype(float)
+        expected, bounds = buffers.sum(axis=0), part_bounds(length, size)
+        simulate(ring_reduce_scatter, buffers)
+        for rank in range(size):
+            own = slice(bounds[rank], bounds[rank + 1])
+            np.testing.assert_array_equal(buffers[rank, own], expected[own])
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_ring_all_gather_gives_every_rank_all_parts(size):
+    for length in lengths(size):
+        whole, bounds = np.arange(1.0, length + 1), part_bounds(length, size)
+        buffers = np.zeros((size, length))
+        for rank in range(size):
+            buffers[rank, bounds[rank] : bounds[rank + 1]] = whole[bounds[rank] : bounds[rank + 1]]
+        simulate(ring_all_gather, buffers)
+        np.testing.assert_array_equal(buffers, np.tile(whole, (size, 1)))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_ring_sends_the_least_possible(size):
+    for algorithm in (ring_reduce_scatter, ring_all_gather):
+        for rank in range(size):
+            sent = [part for hop in algorithm(rank, size) for part in range(*hop.send)]
+            assert len(sent) == len(set(sent)) == size - 1
+
+
+def test_the_simulation_sees_a_deadlock():
+    def both_wait(rank, size):
+        yield Hop(None, 1 - rank, None, (0, 1), combine=True)
+        yield Hop(1 - rank, None, (0, 1), None, combine=True)
+
+    with pytest.raises(AssertionError, match="for ever"):
+        simulate(both_wait, np.ones((2, 4)))
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7, 33])
+@pytest.mark.parametrize("length", [0, 1, 6, 7, 1000])
+def test_parts_follow_one_another_and_are_near_even(length, parts):
+    bounds = part_bounds(length, parts)
+    sizes = np.diff(bounds)
+    assert bounds[0] == 0
+    assert bounds[-1] == length
+    assert len(sizes) == parts
+    assert sizes.min() >= 0
+    assert sizes.max() - sizes.min() <= 1
