@@ -1,0 +1,118 @@
+"""`DataFacts`: what the data is like, for checking the job against it before any row is handed out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hpctrain.data.hdf5 import Hdf5Source
+from hpctrain.data.sharding import Split
+from hpctrain.errors import UserError
+
+_BLOCK_ROWS = 1 << 18
+_MOST_CLASSES = 1 << 16  # beyond this nobody wants to read which labels are missing
+
+
+@dataclass(frozen=True)
+class Label:
+    """A class label and the place where it first stands: `row` is counted within the file."""
+
+    value: int
+    row: int
+    file: str
+    dataset: str
+
+    def __str__(self) -> str:
+        return f"{self.value} in row {self.row} of {self.dataset!r} in {self.file}"
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """Facts about all parts of a job's data.
+
+    rows         part ("train", "validation", "test") -> number of rows; only parts that there are
+    input_shape  of one example
+    target_kind  "class" or "real"
+    target_width numbers in one target
+    classes      largest label + 1; None for real targets
+    label_min, label_max  the extreme labels and their first places; None for real targets
+    missing      labels from 0 to the largest that no row has
+    fingerprint  for each source what a resumed run must find again
+    """
+
+    rows: dict[str, int]
+    input_shape: tuple[int, ...]
+    target_kind: str
+    target_width: int
+    classes: int | None = None
+    label_min: Label | None = None
+    label_max: Label | None = None
+    missing: list[int] = field(default_factory=list)
+    fingerprint: dict[str, dict[str, object]] = field(default_factory=dict)
+
+    @classmethod
+    def collect(
+        cls,
+        train: Hdf5Source,
+        validation: Hdf5Source | None = None,
+        test: Hdf5Source | None = None,
+        split: tuple[float, float] = (0.0, 0.0),
+        seed: int = 0,
+    ) -> DataFacts:
+        """Gather the facts: metadata, and for class targets one bounded pass over the labels.
+
+        `split` holds the fractions of the training files that become the validation and the test part.  Raises
+        `UserError` where sources do not fit together, a split leaves a part without rows, or a label is negative.
+        """
+        sources = {"train": train, "validation": validation, "test": test}
+        sources = {part: source for part, source in sources.items() if source is not None}
+        for part, source in sources.items():
+            if source.format != train.format:
+                raise UserError(
+                    f"the {part} files do not fit the training files",
+                    found=f"{part}: {source.format}; training: {train.format}",
+                    allowed="inputs of the same shape and targets of the same kind and width",
+                )
+        counts = Split(len(train), seed, *split).counts
+        rows = {part: count for part, count in zip(("train", "validation", "test"), counts, strict=True) if count}
+        rows |= {part: len(source) for part, source in sources.items() if part != "train"}
+        labels = _labels(list(sources.values())) if train.target_kind == "class" else {}
+        prints = {part: source.fingerprint() for part, source in sources.items()}
+        return cls(rows, train.input_shape, train.target_kind, train.target_width, fingerprint=prints, **labels)
+
+
+def _labels(sources: list[Hdf5Source]) -> dict[str, object]:
+    """Return the extreme labels and the gaps, from one pass over the targets of all sources."""
+    low: Label | None = None
+    high: Label | None = None
+    seen: set[int] = set()
+    for source in sources:
+        buffer = np.empty(min(len(source), _BLOCK_ROWS), np.int64)
+        for lo in range(0, len(source), _BLOCK_ROWS):
+            labels = buffer[: min(_BLOCK_ROWS, len(source) - lo)]
+            source.read_into(lo, None, labels)
+            at = int(np.argmin(labels))
+            if low is None or labels[at] < low.value:
+                low = _label(source, int(labels[at]), lo + at)
+            at = int(np.argmax(labels))
+            if high is None or labels[at] > high.value:
+                high = _label(source, int(labels[at]), lo + at)
+            if len(seen) <= _MOST_CLASSES:
+                seen.update(np.unique(labels).tolist())
+        source.close()
+    if low.value < 0:
+        raise UserError(
+            "a class label is negative",
+            found=str(low),
+            allowed="labels 0, 1, 2, ...",
+            hint="number the classes from 0, and leave out rows without a label",
+        )
+    classes = high.value + 1
+    missing = sorted(set(range(classes)) - seen) if classes <= _MOST_CLASSES else []
+    return {"classes": classes, "label_min": low, "label_max": high, "missing": missing}
+
+
+def _label(source: Hdf5Source, value: int, row: int) -> Label:
+    path, row_in_file = source.locate(row)
+    return Label(value, row_in_file, path, source.target)

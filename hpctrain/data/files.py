@@ -1,0 +1,101 @@
+"""Which files a job means, and opening one: every way in which that can fail becomes a clear `UserError`."""
+
+from __future__ import annotations
+
+import glob
+import os
+from pathlib import Path
+
+import h5py
+
+from hpctrain.errors import UserError, nearest
+
+BUILTIN = "builtin:"
+_BUILTIN_FOLDER = Path(__file__).parent / "builtin"
+
+
+def expand(files: str | list[str], base: Path) -> list[str]:
+    """Return the absolute paths that `data.files` names: a path, a glob pattern, "builtin:NAME", or a list of these.
+
+    Relative paths start at `base` (the job file's folder).  The files of a pattern come in the order of their names,
+    the entries of a list in the order of the list: that is the order of the rows.  Raises `UserError` where a file is
+    missing, a pattern matches nothing, or something is not a readable HDF5 file.
+    """
+    paths = [path for entry in ([files] if isinstance(files, str) else files) for path in _expand_one(entry, base)]
+    if not paths:
+        raise UserError("data.files names no file", allowed="a path, a glob pattern, or a list of these")
+    twice = sorted({path for path in paths if paths.count(path) > 1})
+    if twice:
+        raise UserError("data.files names a file twice, so its rows would count twice", found=twice[0])
+    for path in paths:
+        check_file(path)
+    return paths
+
+
+def _expand_one(entry: str, base: Path) -> list[str]:
+    if entry.startswith(BUILTIN):
+        known = sorted(path.stem for path in _BUILTIN_FOLDER.glob("*.h5"))
+        name = entry.removeprefix(BUILTIN)
+        if name not in known:
+            raise UserError(f"unknown built-in data set {name!r}", allowed=[BUILTIN + name for name in known])
+        return [str(_BUILTIN_FOLDER / f"{name}.h5")]
+    path = os.path.abspath(os.path.join(base, os.path.expanduser(entry)))
+    if os.path.exists(path) or not glob.has_magic(entry):
+        return [path]
+    found = sorted(match for match in glob.glob(path, recursive=True) if not os.path.isdir(match))
+    if not found:
+        raise UserError(f"no file matches {entry!r}", found=f"nothing under {path}", hint="check data.files")
+    return found
+
+
+def check_file(path: str) -> None:
+    """Raise a `UserError` unless the path is a readable, nonempty HDF5 file."""
+    if not os.path.exists(path):
+        folder = os.path.dirname(path)
+        hint = "check data.files; a relative path starts at the job file's folder"
+        if not os.path.isdir(folder):
+            raise UserError(f"data file not found: {path}", found=f"there is no folder {folder}", hint=hint)
+        guess = nearest(os.path.basename(path), os.listdir(folder))
+        raise UserError(f"data file not found: {path}", hint=f"did you mean {guess!r}?" if guess else hint)
+    if os.path.isdir(path):
+        raise UserError(
+            f"data.files names a folder: {path}", hint=f'name its files, for example "{os.path.join(path, "*.h5")}"'
+        )
+    if not os.access(path, os.R_OK):
+        raise UserError(f"no permission to read {path}", hint="check the file's owner and mode (ls -l)")
+    if os.path.getsize(path) == 0:
+        raise UserError(f"the data file is empty (0 bytes): {path}", hint="write or copy it again")
+    if not h5py.is_hdf5(path):
+        with open(path, "rb") as file:
+            start = file.read(8)
+        raise UserError(
+            f"not an HDF5 file: {path}",
+            found=f"it starts with {start!r}",
+            allowed="a file written by HDF5 (h5py, MATLAB v7.3, netCDF-4, ...)",
+        )
+
+
+def open_file(path: str, cache_bytes: int = 1 << 20) -> h5py.File:
+    """Open an HDF5 file for reading; `cache_bytes` is the size of the cache of decoded chunks, for each dataset.
+
+    A file system without locks is no obstacle; HDF5_USE_FILE_LOCKING in the environment has the last word.  Raises
+    `UserError` for what `check_file` finds, a truncated file, or one that is open for writing elsewhere.
+    """
+    check_file(path)
+    try:
+        return h5py.File(path, "r", locking="best-effort", rdcc_nbytes=cache_bytes)
+    except OSError as error:
+        text = str(error)
+        if "truncated" in text:
+            raise UserError(
+                f"the HDF5 file is cut off: {path}",
+                found=f"{os.path.getsize(path)} bytes, fewer than its header says",
+                hint="copy or write it again",
+            ) from None
+        if "lock" in text:
+            raise UserError(
+                f"the HDF5 file is locked: {path}",
+                found="another process has it open for writing",
+                hint="close it there; or set HDF5_USE_FILE_LOCKING=FALSE if you know that nobody writes to it",
+            ) from None
+        raise UserError(f"HDF5 cannot open {path}", found=text, hint="the file may be damaged") from None
