@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -159,6 +160,11 @@ def mpirun(
     """
     with start(ranks, *args, env=env, cwd=cwd) as launched:
         return launched.wait(timeout)
+
+
+def hpctrain(ranks: int, *args: str | Path, **options: Any) -> Finished:
+    """Run `mpirun -n RANKS python -m hpctrain ARGS...` to its end; the options are those of `mpirun`."""
+    return mpirun(ranks, "-m", "hpctrain", *args, **options)
 
 
 def kill_all(process: subprocess.Popen) -> None:

@@ -1,0 +1,62 @@
+"""A fault on one rank ends the whole job at once, with that rank's traceback and place, once."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from pathlib import Path
+
+from datasets import job_for, write_classes, write_job
+from launching import mpirun
+
+SCRIPT = """
+import time
+from pathlib import Path
+
+from hpctrain import Job, train
+from hpctrain.comm import join
+from hpctrain.monitor.base import Monitor
+
+
+class Bomb(Monitor):
+    collective = True
+
+    def on_step(self, report):
+        if join().rank == 2 and report.step == 5:
+            Path("raised").write_text(str(time.time()))
+            raise RuntimeError("planted for the test")
+
+
+train(Job.load("job.toml"), monitors=[Bomb()], run_dir="run")
+"""
+
+
+def test_exception_on_one_rank_ends_the_job(tmp_path: Path) -> None:
+    write_job(tmp_path / "job.toml", job_for(write_classes(tmp_path / "data.h5"), run={"epochs": 50}))
+    (tmp_path / "bomb.py").write_text(SCRIPT)
+    done = mpirun(4, "bomb.py", timeout=90, cwd=tmp_path)
+    took = time.time() - float((tmp_path / "raised").read_text())
+    assert took < 5, f"ended {took:.1f} s after the fault"
+    assert done.returncode != 0
+    assert done.output.count("RuntimeError: planted for the test") == 1, done.output
+    assert done.output.count("Traceback") == 1, done.output
+    assert len(re.findall(rf"\[rank 2/4 {re.escape(socket.gethostname())} step 5\]", done.output)) == 1, done.output
+
+
+def test_exception_in_a_users_model_ends_the_job(tmp_path: Path) -> None:
+    """Raised on rank 1 alone, before the first step: the others must not wait for it."""
+    (tmp_path / "model.py").write_text(
+        "from hpctrain.comm import join\n"
+        "from hpctrain.nn.layers.dense import Dense\n\n\n"
+        "def build(input_shape, outputs):\n"
+        "    if join().rank == 1:\n"
+        "        raise ZeroDivisionError('planted in the model')\n"
+        "    return [Dense(units=outputs)]\n"
+    )
+    job = job_for(write_classes(tmp_path / "data.h5"))
+    job["model"] = {"python": "model.py:build"}
+    write_job(tmp_path / "job.toml", job)
+    done = mpirun(3, "-m", "hpctrain", "train", "job.toml", timeout=60, cwd=tmp_path)
+    assert done.returncode != 0
+    assert done.output.count("planted in the model") == 1, done.output
