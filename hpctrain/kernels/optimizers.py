@@ -58,6 +58,8 @@ def adam(
     lr,
     decay,
     decoupled_decay,
+    beta1,
+    beta2,
     new_mean,
     new_square,
     mean_correction,
@@ -65,10 +67,10 @@ def adam(
     epsilon,
     scale,
 ):
-    """m += new_mean (g - m); s += new_square (g^2 - s); p -= lr (A m / (B sqrt(s) + epsilon) + decoupled_decay p).
+    """p -= lr (A m / (B sqrt(s) + epsilon) + decoupled_decay p), with decaying means m and s of g and g^2.
 
-    g = scale grad + decay p; new_mean = 1 - beta1; new_square = 1 - beta2; A = mean_correction = 1 / (1 - beta1^t);
-    B = root_correction = 1 / sqrt(1 - beta2^t).  The caller takes these differences in float64.
+    g = scale grad + decay p; m = beta1 m + new_mean g; s = beta2 s + new_square g^2; new_mean = 1 - beta1;
+    new_square = 1 - beta2; A = mean_correction = 1 / (1 - beta1^t); B = root_correction = 1 / sqrt(1 - beta2^t).
     """
     for r in range(starts.size):
         p = params[starts[r] : stops[r]]
@@ -81,7 +83,8 @@ def adam(
         rate = rate * mean_correction
         for i in range(p.size):
             g = scale * gradient[i] + shrink * p[i]
-            m[i] += new_mean * (g - m[i])
-            s[i] += new_square * (g * g - s[i])
+            # Not m + new_mean (g - m): with a small beta that loses a g far below m, and a square falls to 0.
+            m[i] = beta1 * m[i] + new_mean * g
+            s[i] = beta2 * s[i] + new_square * (g * g)
             # Not p * (1 - decoupled): in float32 that rounds a small decay to a few digits.
             p[i] -= rate * m[i] / (root_correction * np.sqrt(s[i]) + epsilon) + decoupled * p[i]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 
 import numpy as np
@@ -11,6 +12,8 @@ from pydantic import Field
 from hpctrain.kernels import optimizers as kernels
 from hpctrain.optim.base import Optimizer
 from hpctrain.optim.table import UpdateTable
+
+_BELOW_ONE = 0.9999999  # in float32, anything above could round to 1 and would never take in a gradient
 
 
 class _Adam(Optimizer):
@@ -21,8 +24,8 @@ class _Adam(Optimizer):
     """
 
     lr: float = Field(0.001, gt=0)
-    beta1: float = Field(0.9, ge=0, lt=1)
-    beta2: float = Field(0.999, ge=0, lt=1)
+    beta1: float = Field(0.9, ge=0, le=_BELOW_ONE)
+    beta2: float = Field(0.999, ge=0, le=_BELOW_ONE)
     epsilon: float = Field(1e-8, ge=1e-37)  # not below float32's smallest normal numbers: 0 / 0
     weight_decay: float = Field(0.0, ge=0)
 
@@ -31,9 +34,9 @@ class _Adam(Optimizer):
         """`mean` and `square`: decaying means of the gradients and of their squares."""
         return ("mean", "square")
 
+    @abstractmethod
     def _decays(self) -> tuple[float, float]:
         """Return weight decay as (added to the gradient, decoupled)."""
-        raise NotImplementedError
 
     def update(
         self,
@@ -49,9 +52,11 @@ class _Adam(Optimizer):
         real = params.dtype.type
         ranges = (table.starts, table.stops, table.lr_factor, table.decay_factor)
         decay, decoupled_decay = self._decays()
-        # In Python's float64: after many steps 1 - beta^t loses its digits in float32.
-        mean_correction = 1 / (1 - self.beta1 ** (step + 1))
-        root_correction = 1 / math.sqrt(1 - self.beta2 ** (step + 1))
+        # The betas as the kernel has them, in float32: what is kept and what is new must add up to 1, or a thousand
+        # steps of beta2 = 0.999 add up the difference.  The corrections are taken of the same numbers, in float64.
+        beta1, beta2 = real(self.beta1), real(self.beta2)
+        mean_correction = 1 / (1 - float(beta1) ** (step + 1))
+        root_correction = 1 / math.sqrt(1 - float(beta2) ** (step + 1))
         kernels.adam(
             params,
             grads,
@@ -61,8 +66,10 @@ class _Adam(Optimizer):
             real(lr),
             real(decay),
             real(decoupled_decay),
-            real(1 - self.beta1),
-            real(1 - self.beta2),
+            beta1,
+            beta2,
+            real(1) - beta1,
+            real(1) - beta2,
             real(mean_correction),
             real(root_correction),
             real(self.epsilon),

@@ -1,0 +1,115 @@
+"""Every registered loss: derivatives against finite differences in float64, float32 against float64, and its checks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hpctrain.errors import UserError
+from hpctrain.nn import LOSSES
+from hpctrain.nn.losses import Loss
+from hpctrain.options import part_from, spec_of
+
+CASES = [(name, kind) for name in LOSSES for kind in LOSSES.get(name)().accepts]
+SHAPES = [(1, 1), (1, 3), (5, 7), (17, 2), (3, 33)]
+
+
+def example(loss: Loss, kind: str, rows: int, columns: int, real: type) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Random outputs, targets and weights; as many outputs as the loss has for `columns` classes or target columns."""
+    random = np.random.default_rng(rows * 100 + columns)
+    width = loss.outputs_for(kind, columns, columns)
+    outputs = random.normal(0, 2, (rows, width)).astype(real)
+    if kind == "class":
+        targets = random.integers(0, max(2, width), rows)
+    else:
+        targets = random.uniform(0, 1, (rows, width)).astype(real)
+    return outputs, targets, random.uniform(0.5, 2, rows).astype(real)
+
+
+def run(
+    loss: Loss, kind: str, outputs: np.ndarray, targets: np.ndarray, weight: np.ndarray
+) -> tuple[float, np.ndarray]:
+    derivative = np.full_like(outputs, 123)  # the kernel stores, it does not add
+    total = loss.kernel_for(kind)(outputs, targets, weight, derivative, *loss.constants())
+    assert isinstance(total, float)
+    return total, derivative
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+@pytest.mark.parametrize(("rows", "columns"), SHAPES)
+def test_derivative_is_that_of_the_sum(name: str, kind: str, rows: int, columns: int) -> None:
+    loss = LOSSES.get(name)()
+    outputs, targets, weight = example(loss, kind, rows, columns, np.float64)
+    _, derivative = run(loss, kind, outputs, targets, weight)
+    small = 1e-6
+    for index in np.ndindex(outputs.shape):
+        up, down = outputs.copy(), outputs.copy()
+        up[index] += small
+        down[index] -= small
+        difference = run(loss, kind, up, targets, weight)[0] - run(loss, kind, down, targets, weight)[0]
+        assert derivative[index] == pytest.approx(difference / (2 * small), rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_float32_agrees_with_float64(name: str, kind: str) -> None:
+    loss = LOSSES.get(name)()
+    outputs, targets, weight = example(loss, kind, 40, 9, np.float32)
+    total, derivative = run(loss, kind, outputs, targets, weight)
+    exact_targets = targets if kind == "class" else targets.astype(np.float64)
+    exact, exact_derivative = run(loss, kind, outputs.astype(np.float64), exact_targets, weight.astype(np.float64))
+    assert total == pytest.approx(exact, rel=1e-6)
+    np.testing.assert_allclose(derivative, exact_derivative, rtol=2e-6, atol=2e-7)
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_sums_over_rows_by_weight(name: str, kind: str) -> None:
+    loss = LOSSES.get(name)()
+    outputs, targets, weight = example(loss, kind, 12, 4, np.float64)
+    total, derivative = run(loss, kind, outputs, targets, weight)
+    rows = [run(loss, kind, outputs[i : i + 1], targets[i : i + 1], np.ones(1)) for i in range(12)]
+    assert total == pytest.approx(sum(w * row for w, (row, _) in zip(weight, rows, strict=True)), rel=1e-12)
+    np.testing.assert_allclose(derivative, weight[:, None] * np.concatenate([d for _, d in rows]), rtol=1e-12)
+    nothing, zeros = run(loss, kind, outputs, targets, np.zeros(12))
+    assert nothing == 0
+    assert not zeros.any()
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_no_rows(name: str, kind: str) -> None:
+    loss = LOSSES.get(name)()
+    total, derivative = run(loss, kind, *example(loss, kind, 0, 4, np.float32))
+    assert total == 0
+    assert derivative.shape[0] == 0
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+@pytest.mark.parametrize("column", [0, -1])
+def test_nan_shows(name: str, kind: str, column: int) -> None:
+    loss = LOSSES.get(name)()
+    outputs, targets, weight = example(loss, kind, 6, 3, np.float32)
+    outputs[2, column] = np.nan
+    total, derivative = run(loss, kind, outputs, targets, weight)
+    assert np.isnan(total)
+    assert np.isnan(derivative[2, column])
+    assert np.isfinite(np.delete(derivative, 2, 0)).all()
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_accepts_the_width_that_it_asks_for_and_no_other(name: str, kind: str) -> None:
+    loss = LOSSES.get(name)()
+    classes = 2 if loss.outputs_for(kind, 5, 5) == 1 else 5
+    width = loss.outputs_for(kind, classes, 5)
+    loss.check_outputs(width, kind, classes, 5, (0.0, 1.0))
+    with pytest.raises(UserError, match=f"{name}(.|\n)*{width - 1 or 2} output"):
+        loss.check_outputs(width - 1 or 2, kind, classes, 5)
+    assert loss.target_kind in loss.accepts
+    for other in {"class", "real"} - set(loss.accepts):
+        with pytest.raises(UserError, match="does not fit the targets"):
+            loss.check_outputs(width, other, classes, 5)
+
+
+@pytest.mark.parametrize("name", list(LOSSES))
+def test_name_and_job_file(name: str) -> None:
+    loss = LOSSES.get(name)()
+    assert loss.name == name
+    assert part_from(LOSSES, spec_of(LOSSES, loss), "loss") == loss

@@ -1,0 +1,151 @@
+"""Losses against their definitions in float64 numpy, extreme outputs, and the messages for outputs that do not fit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hpctrain.errors import UserError
+from hpctrain.nn import losses
+from hpctrain.nn.losses import BinaryCrossEntropy, Huber, Loss, MeanAbsoluteError, MeanSquaredError, SoftmaxCrossEntropy
+
+
+def run(loss: Loss, outputs: object, targets: np.ndarray, weight: object = None) -> tuple[float, np.ndarray]:
+    outputs = np.array(outputs, np.float32)
+    weight = np.ones(len(outputs), np.float32) if weight is None else np.array(weight, np.float32)
+    derivative = np.empty_like(outputs)
+    kind = "class" if targets.dtype.kind == "i" else "real"
+    return loss.kernel_for(kind)(outputs, targets, weight, derivative, *loss.constants()), derivative
+
+
+@pytest.fixture
+def data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    random = np.random.default_rng(1)
+    return (
+        random.normal(0, 3, (20, 6)).astype(np.float32),
+        random.uniform(0, 1, (20, 6)).astype(np.float32),
+        random.uniform(0, 2, 20).astype(np.float32),
+    )
+
+
+def test_softmax_cross_entropy_is_minus_the_log_of_the_probability(data: tuple) -> None:
+    outputs, _, weight = data
+    labels = np.arange(20) % 6
+    exact = outputs.astype(np.float64)
+    probabilities = np.exp(exact) / np.exp(exact).sum(1, keepdims=True)
+    total, derivative = run(SoftmaxCrossEntropy(), outputs, labels, weight)
+    assert total == pytest.approx(-(weight * np.log(probabilities[np.arange(20), labels])).sum(), rel=1e-6)
+    np.testing.assert_allclose(derivative, weight[:, None] * (probabilities - np.eye(6)[labels]), atol=5e-7)
+
+
+def test_softmax_of_extreme_outputs() -> None:
+    total, derivative = run(
+        SoftmaxCrossEntropy(), [[1e4, 0, -1e4], [-3e38, 3e38, 0], [1e4, 0, -1e4]], np.array([0, 1, 2])
+    )
+    assert total == pytest.approx(2e4)
+    np.testing.assert_array_equal(derivative, [[0, 0, 0], [0, 0, 0], [1, 0, -1]])
+
+
+def test_softmax_derivative_of_a_nearly_certain_label_is_not_rounded_away() -> None:
+    _, derivative = run(SoftmaxCrossEntropy(), [[20.0, 0.0]], np.array([0]))
+    assert derivative[0, 0] == pytest.approx(-1 / (1 + np.exp(20.0)), rel=1e-6)
+
+
+@pytest.mark.parametrize("label", [-1, 3, 2**40])
+def test_a_label_without_an_output_is_not_taken_for_another(label: int) -> None:
+    total, derivative = run(SoftmaxCrossEntropy(), np.zeros((2, 3)), np.array([0, label]))
+    assert np.isnan(total)
+    assert np.isnan(derivative[1]).all()
+
+
+def test_binary_cross_entropy_is_that_of_the_sigmoid(data: tuple) -> None:
+    outputs, targets, weight = data
+    exact = targets.astype(np.float64)
+    sigmoid = 1 / (1 + np.exp(-outputs.astype(np.float64)))
+    entropy = -(exact * np.log(sigmoid) + (1 - exact) * np.log(1 - sigmoid))
+    total, derivative = run(BinaryCrossEntropy(), outputs, targets, weight)
+    assert total == pytest.approx((weight * entropy.mean(1)).sum(), rel=1e-6)
+    np.testing.assert_allclose(derivative, weight[:, None] * (sigmoid - exact) / 6, atol=2e-7)
+
+
+def test_binary_cross_entropy_takes_labels(data: tuple) -> None:
+    outputs, _, weight = data
+    labels = np.arange(20) % 2
+    as_class = run(BinaryCrossEntropy(), outputs[:, :1], labels, weight)
+    as_real = run(BinaryCrossEntropy(), outputs[:, :1], labels[:, None].astype(np.float32), weight)
+    assert as_class[0] == as_real[0]
+    np.testing.assert_array_equal(as_class[1], as_real[1])
+
+
+def test_binary_cross_entropy_of_extreme_outputs() -> None:
+    total, derivative = run(BinaryCrossEntropy(), [[1e4], [-1e4], [1e4], [-1e4]], np.array([1, 0, 0, 1]))
+    assert total == 2e4
+    np.testing.assert_array_equal(derivative, [[0], [0], [1], [-1]])
+
+
+def test_real_losses_are_means_over_the_columns(data: tuple) -> None:
+    outputs, targets, weight = data
+    difference = outputs.astype(np.float64) - targets
+    total, derivative = run(MeanSquaredError(), outputs, targets, weight)
+    assert total == pytest.approx((weight * (difference**2).mean(1)).sum(), rel=1e-12)
+    np.testing.assert_allclose(derivative, weight[:, None] * difference / 3, rtol=1e-6)
+    total, derivative = run(MeanAbsoluteError(), outputs, targets, weight)
+    assert total == pytest.approx((weight * abs(difference).mean(1)).sum(), rel=1e-12)
+    np.testing.assert_allclose(derivative, weight[:, None] * np.sign(difference) / 6, rtol=1e-6)
+
+
+def test_mae_at_the_bottom_has_no_slope() -> None:
+    assert run(MeanAbsoluteError(), [[2.0, 3.0]], np.array([[2.0, 3.0]], np.float32))[1].tolist() == [[0, 0]]
+
+
+@pytest.mark.parametrize("delta", [0.3, 1.0, 4.0])
+def test_huber_has_two_branches(data: tuple, delta: float) -> None:
+    outputs, targets, weight = data
+    difference = outputs.astype(np.float64) - targets
+    size = abs(difference)
+    assert (size < delta).any()
+    assert (size > delta).any()
+    value = np.where(size <= delta, size**2 / 2, delta * (size - delta / 2))
+    slope = np.where(size <= delta, difference, delta * np.sign(difference))
+    total, derivative = run(Huber(delta=delta), outputs, targets, weight)
+    assert total == pytest.approx((weight * value.mean(1)).sum(), rel=1e-12)
+    np.testing.assert_allclose(derivative, weight[:, None] * slope / 6, rtol=1e-6)
+
+
+def test_targets_of_another_shape_are_refused_rather_than_read_out_of_bounds() -> None:
+    with pytest.raises(ValueError, match="size of new array"):
+        run(MeanSquaredError(), np.zeros((3, 2)), np.zeros((3, 1), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("loss", "arguments", "words"),
+    [
+        (SoftmaxCrossEntropy(), (1, "class", 2, 1), ["two or more", "1 output", "2 units", "binary_cross_entropy"]),
+        (SoftmaxCrossEntropy(), (10, "class", 12, 1), ["10 outputs", "12 classes", "labels up to 11", "12 units"]),
+        (SoftmaxCrossEntropy(), (3, "real", None, 3), ["floating point", "3 target columns", "whole numbers", "mse"]),
+        (BinaryCrossEntropy(), (1, "class", 3, 1), ["3 classes", "labels 0 and 1", "softmax_cross_entropy"]),
+        (BinaryCrossEntropy(), (2, "class", 2, 1), ["single output", "2 outputs"]),
+        (BinaryCrossEntropy(), (1, "real", None, 1, (-1.0, 3.5)), ["probabilities", "-1 to 3.5", "0 to 1"]),
+        (BinaryCrossEntropy(), (1, "real", None, 1, (float("nan"), 1.0)), ["probabilities"]),
+        (MeanSquaredError(), (4, "real", None, 2), ["each column", "4 outputs", "2 target columns", "2 units"]),
+        (Huber(), (4, "class", 4, 1), ["huber does not fit", "whole numbers", "floating point", "float32"]),
+    ],
+)
+def test_messages(loss: Loss, arguments: tuple, words: list[str]) -> None:
+    with pytest.raises(UserError) as caught:
+        loss.check_outputs(*arguments)
+    for word in words:
+        assert word in caught.value.message
+
+
+def test_bad_options_name_the_key() -> None:
+    with pytest.raises(UserError, match=r"loss.delta = 0: .*greater than 0"):
+        Huber.checked({"delta": 0}, "loss")
+
+
+def test_defaults() -> None:
+    assert losses.default_loss("class") == SoftmaxCrossEntropy()
+    assert losses.default_loss("real") == MeanSquaredError()
+    assert SoftmaxCrossEntropy().outputs_for("class", 10, 1) == 10
+    assert BinaryCrossEntropy().outputs_for("class", 2, 1) == 1
+    assert MeanSquaredError().outputs_for("real", None, 3) == 3

@@ -1,0 +1,188 @@
+"""Optimizers against the papers' formulas in float64, the update table, and bad options."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from hpctrain.errors import UserError
+from hpctrain.nn.flat import Layout
+from hpctrain.optim.adam import Adam, AdamW
+from hpctrain.optim.base import Optimizer
+from hpctrain.optim.sgd import Sgd
+from hpctrain.optim.table import UpdateTable
+
+STEPS, SIZE, SCALE = 60, 37, 1 / 48
+
+
+@dataclass
+class Reference:
+    """The update of one tensor as the papers write it, in float64."""
+
+    optimizer: Optimizer
+    lr_factor: float = 1.0
+    decay_factor: float = 1.0
+
+    def run(self, params: np.ndarray, grads: list[np.ndarray], rates: list[float]) -> np.ndarray:
+        w = params.astype(np.float64)
+        state: dict = {"velocity": None, "m": 0.0, "v": 0.0}
+        for t, (grad, rate) in enumerate(zip(grads, rates, strict=True), 1):
+            one = self.sgd if isinstance(self.optimizer, Sgd) else self.adam
+            w = one(w, grad.astype(np.float64) * SCALE, t, rate * self.lr_factor, state)
+        return w
+
+    def sgd(self, w: np.ndarray, g: np.ndarray, t: int, lr: float, state: dict) -> np.ndarray:
+        o = self.optimizer
+        g = g + o.weight_decay * self.decay_factor * w
+        if not o.momentum:
+            return w - lr * g
+        # PyTorch sets the first velocity to the first gradient.
+        state["velocity"] = g if state["velocity"] is None else o.momentum * state["velocity"] + g
+        return w - lr * (g + o.momentum * state["velocity"] if o.nesterov else state["velocity"])
+
+    def adam(self, w: np.ndarray, g: np.ndarray, t: int, lr: float, state: dict) -> np.ndarray:
+        o = self.optimizer
+        decay = o.weight_decay * self.decay_factor
+        if isinstance(o, AdamW):
+            w = w * (1 - lr * decay)
+        else:
+            g = g + decay * w
+        state["m"] = o.beta1 * state["m"] + (1 - o.beta1) * g
+        state["v"] = o.beta2 * state["v"] + (1 - o.beta2) * g**2
+        return w - lr * (state["m"] / (1 - o.beta1**t)) / (np.sqrt(state["v"] / (1 - o.beta2**t)) + o.epsilon)
+
+
+OPTIMIZERS = [
+    Sgd(),
+    Sgd(weight_decay=0.1),
+    Sgd(momentum=0.9),
+    Sgd(momentum=0.5, weight_decay=0.1),
+    Sgd(momentum=0.9, nesterov=True, weight_decay=0.01),
+    Adam(),
+    Adam(beta1=0.0, beta2=0.9, epsilon=1e-3),
+    Adam(beta1=0.5, beta2=0.5, weight_decay=0.1),
+    AdamW(),
+    AdamW(weight_decay=0.5, beta2=0.95),
+]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
+@pytest.mark.parametrize(("real", "close"), [(np.float32, 2e-5), (np.float64, 1e-12)])
+def test_follows_the_papers(optimizer: Optimizer, real: type, close: float) -> None:
+    random = np.random.default_rng(0)
+    layout = Layout([("a", (SIZE,)), ("b", (3, 5))])
+    params = random.normal(0, 1, layout.size).astype(real)
+    grads = [random.normal(1, 20, layout.size).astype(real) for _ in range(STEPS)]
+    rates = [0.02 / (1 + step / 20) for step in range(STEPS)]
+    plain = UpdateTable.from_slots(layout)
+    table = UpdateTable(plain.starts, plain.stops, np.array([1, 0.5], np.float32), np.array([1, 0.25], np.float32))
+    slots = {name: np.zeros(layout.size, real) for name in optimizer.slots}
+    expected = {
+        "a": Reference(optimizer).run(layout.view(params, "a"), [layout.view(g, "a") for g in grads], rates),
+        "b": Reference(optimizer, 0.5, 0.25).run(layout.view(params, "b"), [layout.view(g, "b") for g in grads], rates),
+    }
+    for step, (grad, rate) in enumerate(zip(grads, rates, strict=True)):
+        optimizer.update(params, grad, slots, table, rate, step, SCALE)
+    for name, wanted in expected.items():
+        np.testing.assert_allclose(layout.view(params, name), wanted, rtol=close, atol=close)
+
+
+def test_adam_moves_by_the_learning_rate_at_first_and_late() -> None:
+    """With equal gradients m / sqrt(s) is 1 at every step (Kingma and Ba, section 2.1), the 100,000th included."""
+    for step in (0, 1, 100_000):
+        params, grads = np.zeros(1, np.float32), np.full(1, 1e-3, np.float32)
+        kept = 1 - 0.9**step, 1 - 0.999**step
+        slots = {"mean": np.float32(kept[0]) * grads, "square": np.float32(kept[1]) * grads**2}
+        table = UpdateTable(np.array([0]), np.array([1]), np.ones(1, np.float32), np.ones(1, np.float32))
+        Adam(epsilon=1e-20).update(params, grads, slots, table, 0.25, step, 1.0)
+        assert params[0] == pytest.approx(-0.25, rel=1e-5)
+
+
+def test_small_decoupled_decay_is_not_rounded_to_few_digits() -> None:
+    params = np.full(1, 1.0, np.float32)
+    table = UpdateTable(np.array([0]), np.array([1]), np.ones(1, np.float32), np.ones(1, np.float32))
+    slots = {name: np.zeros(1, np.float32) for name in ("mean", "square")}
+    for step in range(1000):
+        AdamW(weight_decay=0.01).update(params, np.zeros(1, np.float32), slots, table, 1e-3, step, 1.0)
+    assert params[0] == pytest.approx(math.exp(1000 * math.log1p(-1e-5)), rel=3e-5)
+
+
+def test_plain_sgd_needs_no_state() -> None:
+    assert Sgd().slots == ()
+    assert Sgd(momentum=0.9).slots == ("velocity",)
+    assert Adam().slots == AdamW().slots == ("mean", "square")
+
+
+@pytest.mark.parametrize(
+    ("part", "options", "message"),
+    [
+        (Sgd, {"lr": -0.1}, r"optimizer.lr = -0.1: .*greater than 0"),
+        (Sgd, {"lr": 0}, r"optimizer.lr = 0: .*greater than 0"),
+        (Sgd, {"momentum": 1.0}, r"optimizer.momentum = 1.0: .*less than 1"),
+        (Sgd, {"nesterov": True}, r"nesterov = true needs momentum above 0"),
+        (Sgd, {"weight_decay": -1}, r"optimizer.weight_decay = -1: .*greater than or equal to 0"),
+        (Sgd, {"momentun": 0.9}, r"optimizer.momentun.*did you mean 'momentum'"),
+        (Adam, {"beta1": 1.0}, r"optimizer.beta1 = 1.0: .*less than or equal to 0.9999999"),
+        (Adam, {"beta2": -0.1}, r"optimizer.beta2 = -0.1: .*greater than or equal to 0"),
+        (AdamW, {"epsilon": 0}, r"optimizer.epsilon = 0: "),
+        (AdamW, {"lr": "fast"}, r"optimizer.lr = 'fast': "),
+    ],
+)
+def test_bad_options_name_the_key(part: type[Optimizer], options: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        part.checked(options, "optimizer")
+
+
+def test_table_from_a_layout() -> None:
+    layout = Layout([("a", (3, 5)), ("b", ()), ("c", (16,))])
+    table = UpdateTable.from_slots(layout)
+    assert table.starts.tolist() == [0, 16, 32]
+    assert table.stops.tolist() == [15, 17, 48]
+    assert table.starts.dtype == table.stops.dtype == np.int64
+    assert table.lr_factor.tolist() == table.decay_factor.tolist() == [1, 1, 1]
+    assert len(UpdateTable.from_slots([])) == 0
+
+
+def test_slices_of_a_table_cover_each_element_once() -> None:
+    random = np.random.default_rng(0)
+    bounds = [(0, 15), (16, 17), (32, 48), (48, 80)]
+    starts, stops = np.array(bounds).T.copy()
+    factors = np.arange(4, dtype=np.float32)
+    table = UpdateTable(starts, stops, factors, factors * 10)
+    expected = np.full(80, -1.0)
+    for (lo, hi), factor in zip(bounds, factors, strict=True):
+        expected[lo:hi] = factor
+    for _ in range(50):
+        cuts = [0, *np.sort(random.integers(0, 81, 5)), 80]
+        found = np.full(80, -1.0)
+        for lo, hi in zip(cuts, cuts[1:], strict=False):
+            part = table.slice(lo, hi)
+            assert (part.starts < part.stops).all()
+            for start, stop, rate, decay in zip(
+                part.starts, part.stops, part.lr_factor, part.decay_factor, strict=True
+            ):
+                assert (found[lo + start : lo + stop] == -1).all()
+                assert decay == 10 * rate
+                found[lo + start : lo + stop] = rate
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_slice_of_a_slice() -> None:
+    table = UpdateTable.from_slots(Layout([("a", (20,)), ("b", (40,))]))
+    once, twice = table.slice(15, 50), table.slice(10, 60).slice(5, 40)
+    assert once.starts.tolist() == twice.starts.tolist() == [0, 17]
+    assert once.stops.tolist() == twice.stops.tolist() == [5, 35]
+
+
+def test_adam_keeps_squares_far_below_the_last_ones() -> None:
+    """With small betas a small gradient after large ones is still all there, and the step is not m / epsilon."""
+    params = np.zeros(1, np.float32)
+    table = UpdateTable(np.array([0]), np.array([1]), np.ones(1, np.float32), np.ones(1, np.float32))
+    slots = {name: np.zeros(1, np.float32) for name in ("mean", "square")}
+    optimizer = Adam(beta1=0.0, beta2=0.0, epsilon=1e-20)
+    for step, grad in enumerate((1e4, 1e-4)):
+        optimizer.update(params, np.full(1, grad, np.float32), slots, table, 0.5, step, 1.0)
+    assert params[0] == pytest.approx(-1.0)
