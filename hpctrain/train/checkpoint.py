@@ -27,6 +27,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import hashlib
+import io
 import json
 import re
 from collections.abc import Callable
@@ -193,20 +194,54 @@ def _step_files(folder: Path) -> list[Path]:
     return [path for _, path in sorted(found)]
 
 
+class _Output(io.FileIO):
+    """A file for HDF5 to write to that never refuses: the first failure is kept in `failure` for us to raise later.
+
+    HDF5 does not bear a full disk: depending on where it strikes, closing the file ends in a segmentation fault.
+    """
+
+    failure: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        """Write all bytes, or note why not."""
+        rest = memoryview(data).cast("B")
+        length = len(rest)
+        try:
+            while rest and self.failure is None:
+                rest = rest[super().write(rest) :]
+        except OSError as error:
+            self.failure = error
+        return length
+
+    def readinto(self, buffer: Any) -> int:
+        """Read; what a failed write has left out reads as zeros."""
+        view = memoryview(buffer).cast("B")
+        count = super().readinto(view) or 0
+        view[count:] = bytes(len(view) - count)
+        return len(view)
+
+    def truncate(self, size: int | None = None) -> int:
+        """Set the length, or note why not."""
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.failure = self.failure or error
+            return size or 0
+
+
 def _save(path: Path, checkpoint: Checkpoint, kind: str) -> None:
     def write(temporary: Path) -> None:
-        try:
-            _write_content(temporary, checkpoint, kind)
-        except RuntimeError as error:  # what h5py makes of a failure while it closes the file
-            raise OSError(str(error)) from error
+        with _Output(temporary, "w+b") as output:
+            _write_content(output, checkpoint, kind)
+            if output.failure:
+                raise output.failure
         _write_header(temporary)
 
     atomic_write(path, write)
 
 
-def _write_content(path: Path, checkpoint: Checkpoint, kind: str) -> None:
-    # Without HDF5's own lock: the file is ours under its temporary name, and some cluster file systems have no locks.
-    with h5py.File(path, "w", userblock_size=_BLOCK, locking=False) as file:
+def _write_content(output: _Output, checkpoint: Checkpoint, kind: str) -> None:
+    with h5py.File(output, "w", userblock_size=_BLOCK) as file:
         file.attrs["kind"] = kind
         file.attrs["hpctrain"] = __version__
         file.attrs["created"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
