@@ -38,9 +38,9 @@ class _Package(ModuleType):
     @property
     def train(self) -> Any:
         """`hpctrain.run.launch.train`."""
-        from hpctrain.run import launch
+        from hpctrain.run.launch import train
 
-        return launch.train
+        return train
 
     @train.setter
     def train(self, sub_package: ModuleType) -> None:
@@ -56,7 +56,7 @@ def __getattr__(name: str) -> Any:
 
         return Job
     if name == "evaluate":
-        from hpctrain.run import launch
+        from hpctrain.run.launch import evaluate
 
-        return launch.evaluate
+        return evaluate
     raise AttributeError(f"module 'hpctrain' has no attribute {name!r}")

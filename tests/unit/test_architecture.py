@@ -78,7 +78,7 @@ def imported(path: Path) -> Iterator[str]:
             for alias in node.names:
                 yield f"{base}.{alias.name}" if f"{base}.{alias.name}" in NAMES else base
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            match = re.fullmatch(r"(hpctrain[\w.]*)(:\w+)?", node.value)
+            match = re.fullmatch(r"(hpctrain\.[\w.]+)(:\w+)?", node.value)
             yield from [match[1]] if match else []
 
 
