@@ -31,3 +31,9 @@ class Batch:
     def rows(self) -> int:
         """Number of examples in this rank's part of the batch."""
         return len(self.ids)
+
+    def slice(self, lo: int, hi: int) -> Batch:
+        """Return the rows lo..hi as a batch of views."""
+        return Batch(
+            self.inputs[lo:hi], self.targets[lo:hi], self.weight[lo:hi], self.ids[lo:hi], self.step, self.epoch
+        )

@@ -1,18 +1,17 @@
 """`kernel`: the decorator of every compiled function, and the place of the cache of compiled code.
 
-Numba's cache notices a change of the file that a function stands in, but not of functions in other files that were inlined
-into it.  So the cache folder is named by a hash of *all* kernel sources, numba's version and the CPU: any edit makes a fresh
-folder.  Numba looks the folder up when a function is decorated; `kernel` sets it for that moment only, so that a user's own
-numba functions keep their cache where it was.
+Numba's cache notices a change of the file that a function stands in, but not of functions in other files that were
+inlined into it.  So the cache folder is named by a hash of *all* kernel sources, numba's version and the CPU: any edit
+makes a fresh folder.  Numba looks the folder up when a function is decorated; `kernel` sets it for that moment only, so
+that a user's own numba functions keep their cache where it was.
 
-The root is, in this order: $HPCTRAIN_CACHE_DIR; $NUMBA_CACHE_DIR; ~/.cache/hpctrain where that is on a local disk; else a
-private folder under $TMPDIR or /tmp: many nodes must not fight over files on a shared file system.
+The root is, in this order: $HPCTRAIN_CACHE_DIR; $NUMBA_CACHE_DIR; ~/.cache/hpctrain where that is on a local disk; else
+a private folder under $TMPDIR or /tmp: many nodes must not fight over files on a shared file system.
 """
 
 from __future__ import annotations
 
 import functools
-import getpass
 import hashlib
 import os
 import shutil
@@ -118,7 +117,7 @@ def _is_private(folder: Path) -> bool:
 
 
 def _private_temporary_root() -> Path:
-    folder = Path(tempfile.gettempdir()) / f"hpctrain-cache-{getpass.getuser()}"
+    folder = Path(tempfile.gettempdir()) / f"hpctrain-cache-{os.getuid()}"
     return folder if _is_private(folder) else Path(tempfile.mkdtemp(prefix="hpctrain-cache-"))
 
 

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from hpctrain.batch import Batch
-from hpctrain.errors import UserError
 from hpctrain.nn import flat
-from hpctrain.nn.compose import compile_plan, layer_name, make_plan
+from hpctrain.nn.compose import compile_plan, make_plan
 from hpctrain.nn.initializers import fill_initial
 from hpctrain.nn.layers.base import Layer, Shape
 
@@ -35,6 +34,7 @@ class Model:
     state        (state_layout.size,) float32: running statistics; empty as long as no layer has any
     grad_buffer  (layout.size + TAIL,) float32: `grads` and the tail of nn/flat.py, summed over ranks as one
     grads        view of the gradients' part: *sums* over examples, never means
+    table        the optimizer's factors for ranges of `params`; set by who binds an optimizer to the model
     """
 
     def __init__(
@@ -57,14 +57,13 @@ class Model:
         self.plan = make_plan(self.layers, self.input_shape)
         self.layout = self.plan.layout
         self.state_layout = flat.Layout(())
-        if not len(self.layout):
-            raise UserError("the model has nothing to train", found=f"{len(self.layers)} layers without parameters")
         self.out_shape = self.plan.output.shape
         self.params = allocate(self.layout.size, dtype)
         self.state = allocate(self.state_layout.size, dtype)
         self.grad_buffer = allocate(self.layout.size + flat.TAIL, dtype)
         self.grads = self.grad_buffer[: self.layout.size]
         self.tail = self.grad_buffer[self.layout.size :]
+        self.table: Any = None
         self._allocate = allocate
         self._capacity = 0
         self._workspace = allocate(0, dtype)
@@ -116,19 +115,6 @@ class Model:
         """Compute the network's outputs (rows, *out_shape) for inputs (rows, *input_shape), without dropout."""
         self.reserve(len(inputs))
         self._compiled.predict(self.params, self.state, self._workspace, self._capacity, inputs, outputs)
-
-    def check_outputs(self, classes: int | None, target_width: int) -> None:
-        """Raise a `UserError` naming the layer and both shapes where the last one does not fit the loss and targets."""
-        last = f"the last layer, model.layers.{len(self.layers) - 1} ({layer_name(self.layers, len(self.layers) - 1)}),"
-        if len(self.out_shape) != 1:
-            raise UserError(
-                f"{last} gives shape {self.out_shape} for each example; the loss needs shape (outputs,)",
-                hint='put a "flatten" layer before the first dense layer',
-            )
-        try:
-            self.loss.check_outputs(self.out_shape[0], self.target_kind, classes, target_width)
-        except UserError as error:
-            raise UserError(f"{last} gives shape {self.out_shape}: {error.message}") from None
 
     def warm_up(self) -> None:
         """Run both passes once on a dummy row: compiles them, or loads them from the cache; leaves gradients zero."""

@@ -84,6 +84,10 @@ class RunFolder:
         """Write `summary.json`, whole or not at all; NaN and infinity, which JSON lacks, become null."""
         atomic_text(self.summary, json.dumps(plain(summary), indent=2, allow_nan=False) + "\n")
 
+    def write_job(self, text: str) -> None:
+        """Write `job.toml`, whole or not at all."""
+        atomic_text(self.job_toml, text)
+
     def read_summary(self) -> dict[str, Any]:
         """Return what `summary.json` says.
 

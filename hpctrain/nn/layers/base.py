@@ -1,8 +1,8 @@
 """`Layer`: the contract of every layer, and what a layer tells the composer about itself.
 
-A layer is its options and nothing else; it holds no numbers.  `build` is given the shape of one example and answers with
-a `BuiltLayer`: which parameters it needs and which compiled kernels to call, with the *names* of their arguments.  The
-composer (`nn/compose.py`) turns these into one compiled step.
+A layer is its options and nothing else; it holds no numbers.  `build` is given the shape of one example and answers
+with a `BuiltLayer`: which parameters it needs and which compiled kernels to call, with the *names* of their arguments.
+The composer (`nn/compose.py`) turns these into one compiled step.
 """
 
 from __future__ import annotations

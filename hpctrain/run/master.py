@@ -1,0 +1,134 @@
+"""Rank 0's duties before the data is handed out: read the job, check it against the files, fill in what it leaves open.
+
+The verdict goes to every rank: all raise the same error, or all hold the same resolved job.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hpctrain.comm.group import Group
+from hpctrain.data.facts import DataFacts
+from hpctrain.data.files import expand
+from hpctrain.data.hdf5 import Hdf5Source
+from hpctrain.errors import UserError, unknown_name
+from hpctrain.job import Job, load_builder
+from hpctrain.nn.check import check_outputs, output_width
+from hpctrain.nn.layers.activations import Relu
+from hpctrain.nn.layers.base import Layer
+from hpctrain.nn.layers.dense import Dense
+from hpctrain.nn.layers.flatten import Flatten
+from hpctrain.nn.losses import Loss, default_loss
+from hpctrain.nn.metrics import Metric, by_name, default_metrics
+
+DEFAULT_UNITS = (128, 64)  # hidden layers of a job that names no model
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job that fits its data: everything resolved, the same on every rank.  `files` are the paths of each part."""
+
+    job: Job
+    facts: DataFacts
+    files: dict[str, list[str]]
+
+    @property
+    def total_steps(self) -> int:
+        """Number of updates of the whole run."""
+        run = self.job.run
+        return run.steps or run.epochs * -(-self.facts.rows["train"] // run.global_batch)
+
+    def source(self, part: str) -> Hdf5Source | None:
+        """Open the files of a part ("train", "validation", "test"); None where the part has no files of its own."""
+        data = self.job.data
+        if part not in self.files:
+            return None
+        return Hdf5Source(self.files[part], data.input, data.target, self.facts.target_kind)
+
+
+def prepare(group: Group, load_job: Callable[[], Job]) -> Prepared:
+    """Read and check the job on rank 0 and return what came of it on every rank.  Collective."""
+    prepared = None
+    with group.agreed():
+        if group.rank == 0:
+            prepared = resolve(load_job())
+    return group.broadcast_object(prepared, patient=True)
+
+
+def resolve(job: Job) -> Prepared:
+    """Check a job against its files and fill in the loss, the metrics and the network where it leaves them open."""
+    data = job.data
+    files = {"train": _expand(data.files)}
+    for part in ("validation", "test"):
+        if (own := getattr(data, f"{part}_files")) is not None:
+            files[part] = _expand(own)
+    wanted = _target_kind(job.loss)
+    sources = {part: Hdf5Source(paths, data.input, data.target, wanted) for part, paths in files.items()}
+    split = (data.split.validation, data.split.test) if data.split else (0.0, 0.0)
+    facts = DataFacts.collect(sources["train"], sources.get("validation"), sources.get("test"), split, job.run.seed)
+    loss = job.loss or default_loss(facts.target_kind)
+    metrics = default_metrics(facts.target_kind) if job.metrics.names is None else job.metrics.names
+    layers = network(job, facts, loss)
+    job = job.resolved(layers=None if job.model.python else layers, loss=loss, metrics=metrics)
+    width = output_width(layers, facts.input_shape)
+    _check_labels(width, loss, facts)
+    check_outputs(layers, width, loss, facts.target_kind, facts.classes, facts.target_width)
+    _check_metrics(job, width, metrics, facts)
+    return Prepared(job, facts, files)
+
+
+def network(job: Job, facts: DataFacts, loss: Loss) -> list[Layer]:
+    """Return the job's layers: as listed, as its Python function makes them, or a small default for the data."""
+    outputs = loss.outputs_for(facts.target_kind, facts.classes, facts.target_width)
+    if job.model.python:
+        made = load_builder(job.model.python)(facts.input_shape, outputs)
+        layers = list(getattr(made, "layers", made))
+        strange = [layer for layer in layers if not isinstance(layer, Layer)]
+        if strange:
+            raise UserError(
+                f"model.python = {job.model.python!r} returned something that is not a layer",
+                found=repr(strange[0]),
+                allowed="a list of layers, such as [Dense(units=64), Relu(), Dense(units=outputs)]",
+            )
+        return layers
+    if job.model.layers is not None:
+        return list(job.model.layers)
+    layers: list[Layer] = [Flatten()] if len(facts.input_shape) > 1 else []
+    for units in DEFAULT_UNITS:
+        layers += [Dense(units=units), Relu()]
+    return [*layers, Dense(units=outputs)]
+
+
+def _expand(files: str | Sequence[str]) -> list[str]:
+    # The job's paths are absolute already: it knows the folder of its file.
+    return expand(files if isinstance(files, str) else list(files), os.getcwd())
+
+
+def _target_kind(loss: Loss | None) -> str | None:
+    """Return the kind of targets that a loss insists on; None where the file's type decides."""
+    return "real" if loss is not None and loss.accepts == ("real",) else None
+
+
+def _check_labels(width: int, loss: Loss, facts: DataFacts) -> None:
+    """Name a label that has no output, and its row, rather than only the number of classes."""
+    if facts.label_max is None:
+        return
+    one_output = loss.outputs_for("class", facts.classes, 1) == 1
+    limit = 2 if one_output else width
+    if (width > 1 or one_output) and facts.label_max.value >= limit:
+        raise UserError(
+            f"a class label is out of range: {facts.label_max}",
+            found=facts.label_max.value,
+            allowed=f"0 to {limit - 1}: the network tells {limit} classes apart",
+            hint=f"correct the label, or give the last layer {facts.classes} units",
+        )
+
+
+def _check_metrics(job: Job, width: int, metrics: Sequence[Metric], facts: DataFacts) -> None:
+    for metric in metrics:
+        metric.check_outputs(width, facts.target_kind)
+    early_stop, known = job.run.early_stop, ["loss", *by_name(metrics)]
+    if early_stop is not None and early_stop.metric not in known:
+        raise unknown_name("metric in run.early_stop", early_stop.metric, known)

@@ -1,0 +1,250 @@
+"""`Session`: one training run put together from its parts, run, and written down."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from hpctrain.comm.group import Group
+from hpctrain.data.load import load
+from hpctrain.data.loader import BatchLoader
+from hpctrain.monitor.base import EvaluationReport, Monitor, RunInfo
+from hpctrain.nn.metrics import by_name
+from hpctrain.nn.model import Model
+from hpctrain.optim.clipping import Clip
+from hpctrain.optim.table import UpdateTable
+from hpctrain.run.folder import RunFolder
+from hpctrain.run.master import Prepared, network
+from hpctrain.run.restore import restore
+from hpctrain.run.threads import limit_threads
+from hpctrain.run.versions import versions
+from hpctrain.run.warm_up import warm_up
+from hpctrain.train import checkpoint as checkpoints
+from hpctrain.train.evaluate import Evaluator
+from hpctrain.train.progress import Progress
+from hpctrain.train.stop import StopSignal
+from hpctrain.train.trainer import EarlyStopRule, Trainer
+
+
+class Session:
+    """All objects of one run on this rank.  `folder` is open on rank 0 and None elsewhere.
+
+    Making one loads the data, builds the network and compiles its kernels; every step of it is collective.
+    """
+
+    def __init__(
+        self, group: Group, prepared: Prepared, folder: RunFolder | None, monitors: Sequence[Monitor], stop: StopSignal
+    ) -> None:
+        self.started = time.perf_counter()
+        self.group = group
+        self.prepared = prepared
+        self.job = job = prepared.job
+        self.folder = folder
+        self.monitors = list(monitors)
+        limit_threads(job.run.threads_per_rank)
+        self.dataset = self._load_data()
+        self.model = self._build_model()
+        clip = Clip(norm=job.clip.norm) if job.clip.norm is not None else None
+        self.strategy = job.strategy.bind(group, self.model, job.optimizer, clip)
+        self.loader = BatchLoader(group, self.dataset.train, job.run.global_batch, job.run.seed, job.data.shuffle)
+        self.metrics = by_name(job.metrics.names)
+        self.evaluator = Evaluator(group, self.model, self.metrics)
+        self.total_steps = prepared.total_steps
+        self.setup_s = time.perf_counter() - self.started
+        parts = [
+            ("network", self.model),
+            ("optimizer and collective", self.strategy),
+            ("data loader", self.loader),
+            ("evaluation", self.evaluator),
+        ]
+        self.compile_s = warm_up(group, parts, self.say)
+        self.trainer = self._build_trainer(stop)
+
+    def _load_data(self) -> Any:
+        job, prepared = self.job, self.prepared
+        reads = self.group.rank == 0 or job.data.distribute == "shared"
+        with self.group.agreed():
+            sources = {part: prepared.source(part) if reads else None for part in ("train", "validation", "test")}
+        split = (job.data.split.validation, job.data.split.test) if job.data.split else (0.0, 0.0)
+        try:
+            return load(
+                self.group,
+                sources["train"],
+                sources["validation"],
+                sources["test"],
+                split=split,
+                distribute=job.data.distribute,
+                seed=job.run.seed,
+                progress=_LoadProgress(self),
+            )
+        finally:
+            for source in sources.values():
+                if source is not None:
+                    source.close()
+
+    def _build_model(self) -> Model:
+        facts, job = self.prepared.facts, self.job
+        with self.group.agreed():
+            layers = network(job, facts, job.loss)
+        model = Model(
+            layers, facts.input_shape, job.loss, facts.target_kind, seed=job.run.seed, allocate=self.group.allocate
+        )
+        model.table = UpdateTable.from_slots(model.layout)
+        model.initialize()
+        local_rows = -(-job.run.global_batch // self.group.size)
+        model.reserve(min(local_rows, job.run.micro_batch or local_rows))
+        return model
+
+    def _build_trainer(self, stop: StopSignal) -> Trainer:
+        job, run = self.job, self.job.run
+        per_epoch = self.loader.steps_per_epoch
+        rule = run.early_stop
+        return Trainer(
+            group=self.group,
+            model=self.model,
+            strategy=self.strategy,
+            loader=self.loader,
+            learning_rate=lambda step: job.optimizer.lr * job.schedule.multiplier(step, self.total_steps, per_epoch),
+            total_steps=self.total_steps,
+            save=self._save_checkpoint,
+            stop=stop,
+            monitors=self.monitors,
+            micro_batch=run.micro_batch,
+            checkpoint_every=run.checkpoint_interval,
+            validate=self._validate if self.dataset.validation is not None else None,
+            early_stop=rule
+            and EarlyStopRule(
+                rule.metric,
+                rule.patience,
+                rule.min_delta,
+                rule.metric != "loss" and self.metrics[rule.metric].better == "higher",
+            ),
+        )
+
+    def resume(self) -> None:
+        """Go on from the latest valid checkpoint of the run folder, if there is one; says what it does."""
+        self.trainer.progress = restore(self.group, self.folder, self.prepared, self.model, self.strategy, self.say)
+
+    def run(self) -> dict[str, Any] | None:
+        """Train, evaluate the test part, write model and summary; returns the summary, None when a signal stopped it."""
+        trainer, first_step = self.trainer, self.trainer.progress.step
+        trainer.tell("on_start", self._info(first_step))
+        trainer.run()
+        if trainer.stopped and trainer.progress.step < self.total_steps:
+            return None
+        summary = self._summary(trainer.progress, first_step)
+        with self.group.agreed():
+            if self.folder is not None:
+                checkpoints.save_model(self.folder.model, self._checkpoint(trainer.progress, (0.0, 0.0, 0)))
+                self.folder.write_summary(summary)
+        trainer.tell("on_end", summary)
+        return summary
+
+    def say(self, text: str) -> None:
+        """Show people a line."""
+        if self.group.rank == 0:
+            for monitor in self.monitors:
+                monitor.on_event(text)
+
+    def _validate(self, progress: Progress) -> EvaluationReport:
+        return self.evaluator.run(self.dataset.validation, "validation", progress.epoch, progress.step)
+
+    def _save_checkpoint(self, progress: Progress, totals: tuple[float, float, int]) -> None:
+        with self.group.agreed():
+            if self.folder is not None:
+                path = checkpoints.step_path(self.folder.checkpoints, progress.step)
+                checkpoints.save(path, self._checkpoint(progress, totals))
+                checkpoints.prune(self.folder.checkpoints, self.job.run.keep)
+
+    def _checkpoint(self, progress: Progress, totals: tuple[float, float, int]) -> checkpoints.Checkpoint:
+        model = self.model
+        return checkpoints.Checkpoint(
+            job_toml=self.job.to_toml(),
+            parameters=checkpoints.tensors_of(model.layout, model.params),
+            state=checkpoints.tensors_of(model.state_layout, model.state),
+            optimizer={
+                slot: checkpoints.tensors_of(model.layout, values)
+                for slot, values in self.strategy.state_dict().items()
+            },
+            position=progress.as_position(totals),
+            fingerprint=self.prepared.facts.fingerprint,
+            world_size=self.group.size,
+            seed=self.job.run.seed,
+        )
+
+    def _info(self, first_step: int) -> RunInfo:
+        rows = self.prepared.facts.rows
+        return RunInfo(
+            job_name=self.job.name,
+            run_dir=self.folder.path if self.folder is not None else None,
+            world_size=self.group.size,
+            nodes=self.group.nodes,
+            parameters=self.model.parameters,
+            train_examples=rows["train"],
+            validation_examples=rows.get("validation", 0),
+            test_examples=rows.get("test", 0),
+            steps_per_epoch=self.loader.steps_per_epoch,
+            total_steps=self.total_steps,
+            global_batch=self.job.run.global_batch,
+            strategy=self.job.strategy.describe(),
+            first_step=first_step,
+        )
+
+    def _summary(self, progress: Progress, first_step: int) -> dict[str, Any]:
+        trainer, dataset = self.trainer, self.dataset
+        test, baseline = {}, {}
+        if dataset.test is not None:
+            report = self.evaluator.run(dataset.test, "test", progress.epoch, progress.step)
+            trainer.tell("on_evaluation", report)
+            test = report.metrics
+            if self.model.target_kind == "real":
+                baseline = self.evaluator.mean_predictor(dataset.train, dataset.test)
+        seconds = trainer.train_s
+        memory = self.group.all_gather_objects(peak_memory_bytes())
+        return {
+            "finished": True,
+            "job": self.job.name,
+            "world_size": self.group.size,
+            "workers": self.group.size,
+            "nodes": self.group.nodes,
+            "steps": progress.step,
+            "epochs": progress.epoch,
+            "resumed_from_step": first_step,
+            "early_stop": trainer.ended_early,
+            "examples_per_epoch": progress.examples or self.loader.shard.total,
+            "train_loss": progress.train_loss,
+            "test": test,
+            "test_mean_predictor": baseline,
+            "examples_per_s": trainer.trained_rows / seconds if seconds else math.nan,
+            "parameters": self.model.parameters,
+            "weights_sha256": self.model.sha256,
+            "wall_s": time.perf_counter() - self.started,
+            "compile_s": self.compile_s,
+            "setup_s": self.setup_s,
+            "train_s": seconds,
+            "peak_memory_bytes_per_rank": memory,
+            "versions": versions(self.group),
+        }
+
+
+class _LoadProgress:
+    """Says how far reading the data has come, for reads that take longer than a few seconds."""
+
+    def __init__(self, session: Session, every_s: float = 2.0) -> None:
+        self._session = session
+        self._every_s = every_s
+        self._next = time.monotonic() + every_s
+
+    def __call__(self, fraction: float) -> None:
+        if time.monotonic() >= self._next:
+            self._session.say(f"reading data: {fraction:.0%}")
+            self._next = time.monotonic() + self._every_s
+
+
+def peak_memory_bytes() -> int:
+    """Return the most resident memory that this process has had."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
