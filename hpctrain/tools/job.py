@@ -59,7 +59,7 @@ layers = [
 [optimizer]
 name = "adam"                     # or "adamw", "sgd"
 lr = 0.001
-# weight_decay = 0.0              # of all optimizers
+# weight_decay = 0.0              # of all optimizers; default of adamw: 0.01
 # beta1 = 0.9                     # of adam and adamw, as are the next two
 # beta2 = 0.999
 # epsilon = 1e-8
