@@ -1,0 +1,149 @@
+"""Handing out the data: every row once, in file order, scattered or shared; a bad value ends on all ranks."""
+
+import tempfile
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from hpctrain.comm import join
+from hpctrain.data import load as load_module
+from hpctrain.data.hdf5 import Hdf5Source
+from hpctrain.data.load import load
+from hpctrain.data.sharding import TEST, TRAIN, VALIDATION, Split
+from hpctrain.errors import UserError
+
+pytestmark = pytest.mark.mpi(min_size=1)
+
+
+@pytest.fixture
+def group():
+    return join()
+
+
+@pytest.fixture
+def folder(group):
+    """One folder for all ranks, removed when all are done with it."""
+    with tempfile.TemporaryDirectory() as own:
+        yield Path(group.broadcast_object(own))
+        group.barrier()
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(load_module, "BLOCK_BYTES", 300)  # a dozen rows: many blocks a rank
+
+
+def write(group, folder, name, inputs, targets, **options):
+    path = folder / name
+    if group.rank == 0:
+        with h5py.File(path, "w") as file:
+            file.create_dataset("x", data=inputs, **options)
+            file.create_dataset("y", data=targets)
+    group.barrier()
+    return str(path)
+
+
+def data(rows, kind="class"):
+    rng = np.random.default_rng(rows)
+    inputs = rng.normal(size=(rows, 2, 2)).astype(np.float32)
+    return inputs, rng.integers(0, 5, rows) if kind == "class" else rng.normal(size=(rows, 3)).astype(np.float32)
+
+
+def gathered(group, shard):
+    """All ranks' rows, put together in rank order."""
+    pieces = group.all_gather_objects((shard.first, shard.inputs, shard.targets))
+    assert [first for first, _, _ in pieces] == shard.starts[:-1].tolist()
+    return np.concatenate([p[1] for p in pieces]), np.concatenate([p[2] for p in pieces])
+
+
+@pytest.mark.parametrize("distribute", ["scatter", "shared"])
+@pytest.mark.parametrize("kind", ["class", "real"])
+@pytest.mark.parametrize("rows", [2, 3, 101])
+def test_all_rows_arrive_once_in_file_order(group, folder, distribute, kind, rows):
+    inputs, targets = data(rows, kind)
+    paths = [
+        write(
+            group, folder, "a.h5", inputs[: rows // 2], targets[: rows // 2], chunks=(5, 2, 2), maxshape=(None, 2, 2)
+        ),
+        write(group, folder, "b.h5", inputs[rows // 2 :], targets[rows // 2 :]),
+    ]
+    seen = []
+    dataset = load(group, Hdf5Source(paths, "x", "y"), distribute=distribute, progress=seen.append)
+    assert dataset.validation is None
+    assert dataset.test is None
+    shard = dataset.train
+    assert shard.total == rows
+    assert abs(len(shard) - rows / group.size) < 1
+    for found, expected in zip(gathered(group, shard), (inputs, targets), strict=True):
+        assert found.dtype == expected.dtype
+        assert np.array_equal(found, expected)
+    if group.rank == 0:
+        assert seen == sorted(seen)
+        assert seen[-1] == 1.0
+
+
+@pytest.mark.parametrize("distribute", ["scatter", "shared"])
+@pytest.mark.parametrize("rows", [6, 101])
+def test_a_split_gives_each_part_its_rows(group, folder, distribute, rows):
+    inputs, targets = data(rows)
+    path = write(group, folder, "a.h5", inputs, targets)
+    dataset = load(group, Hdf5Source([path], "x", "y"), None, None, (0.2, 0.3), distribute, seed=4)
+    part = Split(rows, 4, 0.2, 0.3).part_of(0, rows)
+    for code, shard in ((TRAIN, dataset.train), (VALIDATION, dataset.validation), (TEST, dataset.test)):
+        found = gathered(group, shard)
+        assert np.array_equal(found[0], inputs[part == code])
+        assert np.array_equal(found[1], targets[part == code])
+
+
+def test_with_scatter_only_rank_0_needs_the_files(group, folder):
+    inputs, targets = data(40)
+    path = write(group, folder, "a.h5", inputs, targets)
+    source = Hdf5Source([path], "x", "y") if group.rank == 0 else None
+    dataset = load(group, source, source)
+    assert np.array_equal(gathered(group, dataset.train)[0], inputs)
+    assert np.array_equal(gathered(group, dataset.validation)[1], targets)
+    assert dataset.test is None
+
+
+def test_batches_go_through_the_own_rows_in_order(group, folder):
+    inputs, targets = data(31)
+    path = write(group, folder, "a.h5", inputs, targets)
+    shard = load(group, Hdf5Source([path], "x", "y")).train
+    batches = list(shard.batches(4))
+    assert all(batch.rows <= 4 for batch in batches)
+    ids = np.concatenate([batch.ids for batch in batches] or [np.empty(0, np.int64)])
+    assert ids.tolist() == list(range(shard.starts[group.rank], shard.starts[group.rank + 1]))
+    for batch in batches:
+        assert np.array_equal(batch.inputs, inputs[batch.ids])
+        assert np.array_equal(batch.targets, targets[batch.ids])
+        assert batch.weight.tolist() == [1.0] * batch.rows
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("distribute", ["scatter", "shared"])
+@pytest.mark.parametrize("bad_rows", [(0,), (50, 97), (100,), (13, 14, 60)])
+def test_a_bad_value_is_the_same_error_on_every_rank(group, folder, distribute, bad_rows):
+    inputs, targets = data(101)
+    inputs[list(bad_rows), 1, 1] = np.nan
+    path = write(group, folder, "a.h5", inputs, targets)
+    with pytest.raises(UserError, match=f"NaN in the data: row {bad_rows[0]} of 'x'") as caught:
+        load(group, Hdf5Source([path], "x", "y"), split=(0.1, 0.1), distribute=distribute)
+    assert caught.value.agreed
+    assert len(set(group.all_gather_objects(caught.value.message))) == 1
+
+
+@pytest.mark.timeout(60)
+def test_mistakes_found_by_one_rank_end_on_all(group, folder):
+    inputs, targets = data(20)
+    path = write(group, folder, "a.h5", inputs, targets)
+    with pytest.raises(UserError, match="no rows for training"):
+        load(group, Hdf5Source([path], "x", "y") if group.rank == 0 else None, split=(0.5, 0.5))
+    with pytest.raises(UserError, match=r"data\.distribute"):
+        load(group, Hdf5Source([path], "x", "y"), distribute="scater")
+    if group.size > 1:
+        other = write(group, folder, "b.h5", inputs[:19], targets[:19])
+        source = Hdf5Source([other if group.rank == 1 else path], "x", "y")
+        with pytest.raises(UserError, match="the ranks see different train files"):
+            load(group, source, distribute="shared")
