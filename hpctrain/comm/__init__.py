@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import functools
 import warnings
+from types import ModuleType
+from typing import Any
 
-from hpctrain.comm.environment import Launched, launched
+from hpctrain.comm.environment import Launched, cannot_start, launched
 from hpctrain.comm.group import Group
 from hpctrain.errors import UserError
 
@@ -24,7 +26,7 @@ def join() -> Group:
     """
     found = launched()
     try:
-        world = _load_world()
+        mpi = _load_mpi()
     except (ImportError, RuntimeError) as error:
         # mpi4py is not installed, or is but finds no libmpi.
         if found.size > 1:
@@ -34,23 +36,34 @@ def join() -> Group:
         return SingleGroup()
     from hpctrain.comm.mpi_group import MpiGroup, library_name
 
+    library = library_name()
+    if cannot_start(found, library):
+        raise _mismatch(found, library, "does not start under it")
+    world = _start(mpi)
     if world.Get_size() == 1 and found.size > 1:
-        raise _mismatch(found, library_name())
+        raise _mismatch(found, library, "sees a world of 1")
     return MpiGroup(world)
 
 
-def _load_world():  # noqa: ANN202 - naming the type would import mpi4py
+def _load_mpi() -> ModuleType:
     import mpi4py
 
-    # A communication thread beside the main one is planned for, and costs nothing measurable when there is none.
-    mpi4py.rc.thread_level = "multiple"
-    with warnings.catch_warnings():
-        # mpi4py warns of a launcher that does not match; `join` raises an error that also says what to do.
-        warnings.simplefilter("ignore", RuntimeWarning)
-        from mpi4py import MPI
-    if not MPI.Is_initialized():
-        MPI.Init_thread(MPI.THREAD_MULTIPLE)
-    return MPI.COMM_WORLD
+    # Not started by the import, so that a library which would abort under this launcher is not started at all.
+    mpi4py.rc.initialize = False
+    mpi4py.rc.finalize = True
+    from mpi4py import MPI
+
+    return MPI
+
+
+def _start(mpi: ModuleType) -> Any:
+    if not mpi.Is_initialized():
+        with warnings.catch_warnings():
+            # mpi4py warns of a launcher that does not match; `join` raises an error that also says what to do.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            # For a communication thread beside the main one; costs nothing measurable when there is none.
+            mpi.Init_thread(mpi.THREAD_MULTIPLE)
+    return mpi.COMM_WORLD
 
 
 def _no_mpi(found: Launched, error: Exception) -> UserError:
@@ -65,7 +78,7 @@ def _no_mpi(found: Launched, error: Exception) -> UserError:
     )
 
 
-def _mismatch(found: Launched, library: str) -> UserError:
+def _mismatch(found: Launched, library: str, effect: str) -> UserError:
     if found.launcher == "srun":
         hint = (
             "tell srun how this library starts: `srun --mpi=pmi2` for MPICH and Intel MPI, `srun --mpi=pmix` for "
@@ -78,8 +91,8 @@ def _mismatch(found: Launched, library: str) -> UserError:
             "or MPI4PY_LIBMPI=/path/to/libmpi.so)"
         )
     return UserError(
-        "launcher and MPI library do not match: every process would train by itself",
-        found=f"{found.launcher} started {found.size} processes, but {library} sees a world of 1",
+        "launcher and MPI library do not match, so the processes cannot work together",
+        found=f"{found.launcher} started {found.size} processes, but {library} {effect}",
         allowed="a launcher and a library of the same MPI",
         hint=hint,
         agreed=True,

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 # (launcher, rank, size).  Open MPI's stand first: where its daemons were started by srun, the PMI variables that a rank
 # inherits number the daemons, not the ranks.
+_OPEN_MPI = "Open MPI's mpirun"
 _PAIRS = (
-    ("Open MPI's mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    (_OPEN_MPI, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("MVAPICH's mpirun", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
     ("mpirun of MPICH or Intel MPI", "PMI_RANK", "PMI_SIZE"),
     ("flux run", "FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
@@ -57,6 +58,14 @@ def launched(environ: Mapping[str, str] | None = None) -> Launched:
 def launched_rank() -> int:
     """Return this process's rank by the launcher's word: who may print before MPI is up, or if it does not come up."""
     return launched().rank
+
+
+def cannot_start(found: Launched, library: str) -> bool:
+    """Whether this MPI library ("MPICH 5.0.2") would abort the process when started under this launcher.
+
+    MPICH and Intel MPI do under Open MPI's mpirun, with a message about PMI versions that helps nobody.
+    """
+    return found.launcher == _OPEN_MPI and library.startswith(("MPICH", "Intel"))
 
 
 def _under_slurm(launcher: str, rank: int, size: int, environ: Mapping[str, str]) -> str:
