@@ -186,3 +186,17 @@ def test_adam_keeps_squares_far_below_the_last_ones() -> None:
     for step, grad in enumerate((1e4, 1e-4)):
         optimizer.update(params, np.full(1, grad, np.float32), slots, table, 0.5, step, 1.0)
     assert params[0] == pytest.approx(-1.0)
+
+
+def test_operations_are_rounded_one_by_one() -> None:
+    """Numpy's float32 bits: nothing is fused or reordered, which a compiler might do otherwise in a loop's body and tail."""
+    random = np.random.default_rng(5)
+    params, grads, velocity = (random.normal(0, 1, 1003).astype(np.float32) for _ in range(3))
+    lr, decay, momentum, scale = (np.float32(number) for number in (0.3, 0.07, 0.9, 0.11))
+    table = UpdateTable(np.array([0]), np.array([1003]), np.ones(1, np.float32), np.ones(1, np.float32))
+    expected_velocity = momentum * velocity + (scale * grads + decay * params)
+    expected = params - lr * expected_velocity
+    slots = {"velocity": velocity}
+    Sgd(momentum=0.9, weight_decay=0.07).update(params, grads, slots, table, 0.3, 3, 0.11)
+    np.testing.assert_array_equal(velocity, expected_velocity)
+    np.testing.assert_array_equal(params, expected)
