@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -196,7 +198,23 @@ class ConsoleMonitor(Monitor):
         try:
             write()
         except (OSError, ValueError):  # a broken pipe or full disk; a closed file or a character it cannot encode
-            self.mode, self._progress = "none", None
+            self.mode, self.console.quiet = "none", True
+            if self._progress is not None:
+                with contextlib.suppress(Exception):  # it may have been broken off half started
+                    self._progress.stop()  # gives sys.stdout back
+                self._progress = None
+
+
+class PatientConsole(Console):
+    """A console that leaves a closed pipe to its user, where `rich` ends the program."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error that is being handled; standard output goes nowhere now: Python flushes it at its exit."""
+        if self.file is sys.__stdout__:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.file.fileno())
+            os.close(nowhere)
+        raise
 
 
 def open_console(mode: str, screen: Screen | None) -> Console:
@@ -206,9 +224,9 @@ def open_console(mode: str, screen: Screen | None) -> Console:
         sys.stdout.reconfigure(errors="replace")
     options = {"highlight": False, "markup": False, "emoji": False, "force_jupyter": False}
     if mode != "bar":
-        return Console(force_terminal=False, color_system=None, width=_PLAIN_WIDTH, **options)
+        return PatientConsole(force_terminal=False, color_system=None, width=_PLAIN_WIDTH, **options)
     columns, lines = screen.size() if screen else (_PLAIN_WIDTH, 25)
-    return Console(force_terminal=True, width=columns, height=lines, **options)
+    return PatientConsole(force_terminal=True, width=columns, height=lines, **options)
 
 
 def open_progress(console: Console, info: RunInfo) -> Progress:
