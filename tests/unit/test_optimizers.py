@@ -189,7 +189,7 @@ def test_adam_keeps_squares_far_below_the_last_ones() -> None:
 
 
 def test_operations_are_rounded_one_by_one() -> None:
-    """Numpy's float32 bits: nothing is fused or reordered, which a compiler might do otherwise in a loop's body and tail."""
+    """The bits of float32 numpy: nothing is fused, as a compiler might do in a loop's body and not in its tail."""
     random = np.random.default_rng(5)
     params, grads, velocity = (random.normal(0, 1, 1003).astype(np.float32) for _ in range(3))
     lr, decay, momentum, scale = (np.float32(number) for number in (0.3, 0.07, 0.9, 0.11))
