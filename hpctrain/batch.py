@@ -14,8 +14,8 @@ class Batch:
     inputs   (rows, *input_shape) float32, C-contiguous
     targets  (rows,) int64 class labels, or (rows, width) float32
     weight   (rows,) float32, 1 for a plain example
-    ids      (rows,) int64 example ids: the index within the part (training, validation, test) in file order, the same at
-             every world size.  Dropout is keyed by id and step.
+    ids      (rows,) int64 example ids: the index within the part (training, validation, test) in file order, the same
+             at every world size.  Dropout is keyed by id and step.
     step     the update that this batch belongs to, counted from 0 over the whole run
     epoch    counted from 0
     """

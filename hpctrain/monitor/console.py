@@ -9,22 +9,21 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.panel import Panel
-from rich.progress import BarColumn, Progress, TextColumn
-from rich.table import Table
+from rich.console import Console, RenderableType
+from rich.progress import Progress
 from rich.text import Text
 
 from hpctrain.duration import Duration
 from hpctrain.monitor.base import EpochReport, EvaluationReport, Monitor, RunInfo, StepReport
 from hpctrain.monitor.pace import Rate, Throttle
 from hpctrain.monitor.terminal import Screen, choose_mode
+from hpctrain.monitor.views import end_summary, open_progress, start_summary, total_epochs
 from hpctrain.monitor.words import clock, compact, count, figure, metric, seconds
 
 _REFRESH_S = 0.2  # at most so often is the bar drawn ...
 _REFRESH_SHARE = 0.005  # ... and with at most this share of the time
 _ALL_EPOCHS = 50  # runs of more epochs leave lines out, see `ConsoleMonitor`
+_COLUMN = 8  # characters of a value, so that epochs stand under each other
 _PLAIN_WIDTH = 100  # columns of tables in a file
 
 
@@ -64,6 +63,7 @@ class ConsoleMonitor(Monitor):
         self._steps = 0  # of this process
         self._busy_s = 0.0
         self._last: StepReport | None = None
+        self._evaluations: dict[str, EvaluationReport] = {}  # the last one of each part
 
     def on_start(self, info: RunInfo) -> None:
         """Show what will run, and start the bar."""
@@ -71,13 +71,10 @@ class ConsoleMonitor(Monitor):
         self._start_s = self._clock_s()
         for throttle in (self._step_lines, self._epoch_lines):
             throttle.start(info.first_step, info.steps_per_epoch, self._start_s)
-        rows = start_rows(info)
-        self._print(_panel(rows, info.job_name) if self.mode == "bar" else _aligned(rows))
+        self._print(start_summary(info, framed=self.mode == "bar"))
         if self.mode == "bar":
             self._progress = open_progress(self.console, info)
-            self._guarded(self._progress.start)
-            # Without this, a job that is killed leaves a terminal without a cursor.
-            self._guarded(lambda: self.console.show_cursor(True))
+            self._start_bar(self._progress)
 
     def on_step(self, report: StepReport) -> None:
         """Count the step; draw the bar or print a line when one is due."""
@@ -98,15 +95,16 @@ class ConsoleMonitor(Monitor):
 
     def on_evaluation(self, report: EvaluationReport) -> None:
         """Print the metrics: in the epoch's line when it is its validation, else in one of their own."""
-        values = "  ".join(f"{name} {metric(name, value)}" for name, value in report.metrics.items())
+        self._evaluations[report.part] = report
+        values = "  ".join(f"{name} {metric(name, value):<{_COLUMN}}" for name, value in report.metrics.items())
         epoch = self._pending
         if epoch is not None and report.part == "validation" and report.step == epoch.step:
             self._pending = None
             self._print_epoch(epoch, f"  validation: {values}")
             return
         self._print_pending()
-        rows = f"{count(report.examples)} examples, {seconds(report.seconds)}"
-        self._print(Text.assemble((f"{report.part}: ", "bold"), values, (f"  ({rows})", "dim")))
+        rows = f"  {count(report.examples)} examples  {seconds(report.seconds)}"
+        self._print(Text.assemble((f"{report.part}: ", "bold"), values, (rows, "dim")))
 
     def on_event(self, text: str) -> None:
         """Print a line."""
@@ -117,7 +115,7 @@ class ConsoleMonitor(Monitor):
         """Show the results and where they are."""
         self._print_pending()
         self._stop_bar()
-        self._print(end_summary(summary, self._info))
+        self._print(end_summary(summary, self._info, self._evaluations))
 
     def close(self) -> None:
         """Take the bar off the terminal."""
@@ -145,9 +143,8 @@ class ConsoleMonitor(Monitor):
             return
         number = f"{epoch.epoch + 1:{len(str(epochs))}}/{epochs}" if epochs is not None else f"{epoch.epoch + 1}"
         speed = f"  {compact(epoch.examples_per_s)} examples/s  {seconds(epoch.train_s)}"
-        self._print(
-            Text.assemble((f"epoch {number}", "bold"), f"  loss {figure(epoch.train_loss)}", ending, (speed, "dim"))
-        )
+        loss = f"  loss {figure(epoch.train_loss):<{_COLUMN}}"
+        self._print(Text.assemble((f"epoch {number}", "bold"), loss, ending, (speed, "dim")))
 
     def _speed(self) -> str:
         rate = self._rate.update(self._steps, self._busy_s)
@@ -180,6 +177,11 @@ class ConsoleMonitor(Monitor):
         self._guarded(self._progress.refresh)
         done_s = self._clock_s()
         self._next_draw_s = done_s + max(_REFRESH_S, (done_s - now_s) / _REFRESH_SHARE)
+
+    def _start_bar(self, progress: Progress) -> None:
+        self._guarded(progress.start)
+        # Without this, a job that is killed leaves a terminal without a cursor.
+        self._guarded(lambda: self.console.show_cursor(True))
 
     def _stop_bar(self) -> None:
         if self._progress is not None:
@@ -227,99 +229,3 @@ def open_console(mode: str, screen: Screen | None) -> Console:
         return PatientConsole(force_terminal=False, color_system=None, width=_PLAIN_WIDTH, **options)
     columns, lines = screen.size() if screen else (_PLAIN_WIDTH, 25)
     return PatientConsole(force_terminal=True, width=columns, height=lines, **options)
-
-
-def open_progress(console: Console, info: RunInfo) -> Progress:
-    """Return the live bar of a run, not yet started; it is drawn only when told, without a thread of its own."""
-    progress = Progress(
-        TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}", style="bold"),
-        BarColumn(bar_width=None),
-        TextColumn("{task.fields[step]}/{task.fields[steps]}"),
-        TextColumn("loss {task.fields[loss]}", style="cyan"),
-        TextColumn("{task.fields[speed]}"),
-        TextColumn("{task.fields[left]} left", style="dim"),
-        console=console,
-        auto_refresh=False,
-        expand=True,
-    )
-    progress.add_task(
-        "",
-        total=info.total_steps,
-        completed=info.first_step,
-        epoch=info.first_step // max(1, info.steps_per_epoch) + 1,
-        epochs=total_epochs(info),
-        step=count(info.first_step),
-        steps=count(info.total_steps),
-        loss="-",
-        speed="- examples/s",
-        left=clock(None),
-    )
-    return progress
-
-
-def total_epochs(info: RunInfo | None) -> int | None:
-    """Return the number of epochs that a run has, the last perhaps not whole; None before it is known."""
-    return None if info is None else -(-info.total_steps // max(1, info.steps_per_epoch))
-
-
-def start_rows(info: RunInfo) -> list[tuple[str, str]]:
-    """Return what a run's start shows, as (name, value)."""
-    ranks = f"{count(info.world_size)} rank{'s' * (info.world_size != 1)}"
-    nodes = f"{count(info.nodes)} node{'s' * (info.nodes != 1)}"
-    rest = [
-        f"{count(number)} {part}"
-        for part, number in (("validation", info.validation_examples), ("test", info.test_examples))
-        if number
-    ]
-    rows = [
-        ("job", info.job_name),
-        ("ranks", f"{ranks} on {nodes}"),
-        ("model", f"{count(info.parameters)} parameters"),
-        ("data", ", ".join([f"{count(info.train_examples)} training", *rest]) + " examples"),
-        ("steps", f"{count(info.total_steps)}: {_epochs(info)}, global batch {count(info.global_batch)}"),
-        ("strategy", info.strategy),
-        ("folder", str(info.run_dir)),
-    ]
-    if info.first_step:
-        rows.insert(5, ("resumed", f"after step {count(info.first_step)}"))
-    return rows
-
-
-def end_summary(summary: dict[str, Any], info: RunInfo | None) -> RenderableType:
-    """Return the display of a run's results: the test metrics as a table, times, and where the files are."""
-    parts: list[RenderableType] = []
-    test = summary.get("test")
-    if isinstance(test, dict) and test:
-        table = Table("metric", "test", box=box.ROUNDED, border_style="cyan")
-        table.columns[1].justify = "right"
-        for name, value in test.items():
-            table.add_row(Text(str(name)), Text(metric(name, value)), style="bold")
-        parts.append(table)
-    finished = "finished" if summary.get("finished", True) else "stopped"
-    times = [f"{finished} after {count(summary.get('steps'))} steps in {seconds(summary.get('wall_s'))}"]
-    if summary.get("compile_s"):
-        times.append(f"compiling {seconds(summary['compile_s'])}")
-    if summary.get("examples_per_s") is not None:
-        times.append(f"{compact(summary['examples_per_s'])} examples/s")
-    parts.append(Text(", ".join(times)))
-    if info is not None:
-        parts.append(Text.assemble("results in ", (str(info.run_dir), "bold")))
-    return Group(*parts)
-
-
-def _epochs(info: RunInfo) -> str:
-    whole, rest = divmod(info.total_steps, max(1, info.steps_per_epoch))
-    number = f"{info.total_steps / max(1, info.steps_per_epoch):.2f}" if rest else count(whole)
-    return f"{number} epoch{'s' * (number != '1')} of {count(info.steps_per_epoch)}"
-
-
-def _panel(rows: list[tuple[str, str]], title: str) -> Panel:
-    grid = Table.grid(padding=(0, 2))
-    for name, value in rows[1:]:
-        grid.add_row(Text(name, style="dim"), Text(value))
-    return Panel(grid, title=Text(title, style="bold"), title_align="left", expand=False, border_style="cyan")
-
-
-def _aligned(rows: list[tuple[str, str]]) -> str:
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)

@@ -42,7 +42,9 @@ def clock(seconds: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Return a short time in seconds with a tenth, a longer one as a clock: "4.2 s", "1:02"."""
+    """Return a time to two or three figures, a longer one as a clock: "35 ms", "4.2 s", "1:02"."""
+    if value is not None and 0 <= value < 0.9995:
+        return f"{1000 * value:.0f} ms"
     return f"{value:.1f} s" if value is not None and 0 <= value < 59.95 else clock(value)
 
 

@@ -27,7 +27,7 @@ def output_width(layers: Sequence[Layer], input_shape: Shape) -> int:
 def check_outputs(
     layers: Sequence[Layer], width: int, loss: Loss, target_kind: str, classes: int | None, target_width: int
 ) -> None:
-    """Raise a `UserError` with the last layer's name and both shapes where its outputs do not fit the loss and targets."""
+    """Raise a `UserError` that names the last layer and both shapes where it does not fit the loss and the targets."""
     try:
         loss.check_outputs(width, target_kind, classes, target_width)
     except UserError as error:

@@ -22,8 +22,9 @@ _PROBE_BYTES = 4096  # one block: what a full disk or quota refuses
 class RunFolder:
     """A run's folder, locked for this process until `close` (or its end, a kill included)."""
 
-    def __init__(self, path: Path, lock: int | None) -> None:
+    def __init__(self, path: Path, lock: int | None, is_new: bool = False) -> None:
         self.path = path
+        self._is_new = is_new  # made by this run: may be taken away again while nothing is in it
         self._lock = lock  # file descriptor that holds the lock
 
     @classmethod
@@ -39,8 +40,9 @@ class RunFolder:
         if run_dir is None and resume:
             raise UserError("--resume needs the folder of the run", hint="add --run-dir DIR")
         try:
+            is_new = run_dir is None or not Path(run_dir).exists()
             path = _fresh(Path("runs"), job_name) if run_dir is None else _given(Path(run_dir))
-            folder = cls(path, _take_lock(path))
+            folder = cls(path, _take_lock(path), is_new)
             try:
                 folder._check(resume)
             except BaseException:
@@ -103,10 +105,16 @@ class RunFolder:
         return summary
 
     def close(self) -> None:
-        """Release the lock; a second call does nothing."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        """Release the lock; a second call does nothing.  A new folder in which nothing was written is taken away."""
+        if self._lock is None:
+            return
+        if self._is_new and not self.job_toml.exists() and not results_in(self.path):
+            with contextlib.suppress(OSError):
+                self.checkpoints.rmdir()
+                (self.path / ".lock").unlink()
+                self.path.rmdir()
+        os.close(self._lock)
+        self._lock = None
 
     def _check(self, resume: bool) -> None:
         if not resume and (found := results_in(self.path)):

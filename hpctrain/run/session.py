@@ -128,7 +128,7 @@ class Session:
         self.trainer.progress = restore(self.group, self.folder, self.prepared, self.model, self.strategy, self.say)
 
     def run(self) -> dict[str, Any] | None:
-        """Train, evaluate the test part, write model and summary; returns the summary, None when a signal stopped it."""
+        """Train, evaluate the test part, write model and summary; return it, None if a signal stopped the run."""
         trainer, first_step = self.trainer, self.trainer.progress.step
         trainer.tell("on_start", self._info(first_step))
         trainer.run()

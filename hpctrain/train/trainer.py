@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from hpctrain.batch import Batch
 from hpctrain.comm.group import Group
 from hpctrain.data.loader import BatchLoader
@@ -118,7 +120,8 @@ class Trainer:
         for lo in range(0, batch.rows, size):
             loss_sum += model.loss_and_grad(batch if size >= batch.rows else batch.slice(lo, lo + size))
         tail[flat.WEIGHT] = batch.weight.sum(dtype="f8")
-        tail[flat.LOSS] = loss_sum
+        with np.errstate(over="ignore"):  # a loss beyond float32 is shown as infinite
+            tail[flat.LOSS] = loss_sum
         tail[flat.STOP] = self.stop.requested is not None
         tail[flat.CHECKPOINT] = self._clock_wants_checkpoint()
         return loss_sum
