@@ -101,12 +101,18 @@ def test_lines_of_a_whole_run() -> None:
     assert lines[7] == "compiling kernels took 4.2 s"
     # 1300 examples in 40 steps of 0.1 s; 120 steps take 12 s.
     assert lines[8] == "epoch 1/3  step 20/120  loss 0.5000  325 examples/s  0:10 left"
-    epoch = "  loss 0.2500  validation: loss 0.3000  accuracy 97.50 %  325 examples/s  4.0 s"
+    epoch = "  loss 0.2500    validation: loss 0.3000    accuracy 97.50 %   325 examples/s  4.0 s"
     assert [line for line in lines if line.startswith("epoch") and "step" not in line] == [
         f"epoch {number}/3{epoch}" for number in (1, 2, 3)
     ]
-    assert "test: loss 0.3000  accuracy 97.00 %  (359 examples, 0.3 s)" in lines
-    assert re.search(r"accuracy\W+97\.00 %", "\n".join(lines[-8:]))
+    assert "test: loss 0.3000    accuracy 97.00 %   359 examples  260 ms" in lines
+    table = [re.findall(r"[\w.]+(?: %)?", line) for line in lines[-9:-2]]
+    assert [row for row in table if row] == [
+        ["validation", "test"],
+        ["loss", "0.3000", "0.3000"],
+        ["accuracy", "97.50 %", "97.00 %"],
+        ["examples", "144", "359"],
+    ]
     assert lines[-2] == "finished after 1,200 steps in 1:02, compiling 4.2 s, 45.1 k examples/s"
     assert lines[-1] == "results in runs/digits-001"
     assert "\x1b" not in run.text
@@ -150,7 +156,7 @@ def test_the_bar() -> None:
     assert "─ digits [1] ─" in text
     assert re.search(r"epoch 1/3 .+ 1/120 loss 0\.5000 325 examples/s 0:12 left", text)
     assert re.search(r"epoch 3/3 .+ 120/120 loss 0\.5000 325 examples/s 0:00 left", text)
-    assert "epoch 2/3  loss 0.2500  validation: loss 0.3000  accuracy 97.50 %  325 examples/s  4.0 s" in text
+    assert "epoch 2/3  loss 0.2500    validation: loss 0.3000    accuracy 97.50 %   325 examples/s  4.0 s" in text
     assert "checkpoint written" in text
     assert text.splitlines()[-1] == "results in runs/digits-001"
     # Nothing leaves the terminal without its cursor: not even a kill at any time after the start.

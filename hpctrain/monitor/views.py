@@ -1,0 +1,128 @@
+"""What the console draws: the bar, the summary at the start, the one at the end.  Reports in, `rich` displays out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from hpctrain.monitor.base import EvaluationReport, RunInfo
+from hpctrain.monitor.words import clock, compact, count, metric, seconds
+
+
+def open_progress(console: Console, info: RunInfo) -> Progress:
+    """Return the live bar of a run, not yet started; it is drawn only when told, without a thread of its own."""
+    progress = Progress(
+        TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}", style="bold"),
+        BarColumn(bar_width=None),
+        TextColumn("{task.fields[step]}/{task.fields[steps]}"),
+        TextColumn("loss {task.fields[loss]}", style="cyan"),
+        TextColumn("{task.fields[speed]}"),
+        TextColumn("{task.fields[left]} left", style="dim"),
+        console=console,
+        auto_refresh=False,
+        expand=True,
+    )
+    progress.add_task(
+        "",
+        total=info.total_steps,
+        completed=info.first_step,
+        epoch=info.first_step // max(1, info.steps_per_epoch) + 1,
+        epochs=total_epochs(info),
+        step=count(info.first_step),
+        steps=count(info.total_steps),
+        loss="-",
+        speed="- examples/s",
+        left=clock(None),
+    )
+    return progress
+
+
+def total_epochs(info: RunInfo | None) -> int | None:
+    """Return the number of epochs that a run has, the last perhaps not whole; None before it is known."""
+    return None if info is None else -(-info.total_steps // max(1, info.steps_per_epoch))
+
+
+def start_summary(info: RunInfo, framed: bool) -> RenderableType:
+    """Return the display of what will run: in a frame for a terminal, as plain lines for a file."""
+    rows = _facts(info)
+    if not framed:
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+    grid = Table.grid(padding=(0, 2))
+    for name, value in rows[1:]:
+        grid.add_row(Text(name, style="dim"), Text(value))
+    title = Text(info.job_name, style="bold")
+    return Panel(grid, title=title, title_align="left", expand=False, border_style="cyan")
+
+
+def _facts(info: RunInfo) -> list[tuple[str, str]]:
+    ranks = f"{count(info.world_size)} rank{'s' * (info.world_size != 1)}"
+    nodes = f"{count(info.nodes)} node{'s' * (info.nodes != 1)}"
+    rest = [
+        f"{count(number)} {part}"
+        for part, number in (("validation", info.validation_examples), ("test", info.test_examples))
+        if number
+    ]
+    rows = [
+        ("job", info.job_name),
+        ("ranks", f"{ranks} on {nodes}"),
+        ("model", f"{count(info.parameters)} parameters"),
+        ("data", ", ".join([f"{count(info.train_examples)} training", *rest]) + " examples"),
+        ("steps", f"{count(info.total_steps)}: {_epochs(info)}, global batch {count(info.global_batch)}"),
+        ("strategy", info.strategy),
+        ("folder", str(info.run_dir)),
+    ]
+    if info.first_step:
+        rows.insert(5, ("resumed", f"after step {count(info.first_step)}"))
+    return rows
+
+
+def end_summary(
+    summary: dict[str, Any], info: RunInfo | None, evaluations: Mapping[str, EvaluationReport]
+) -> RenderableType:
+    """Return the display of a run's results: the metrics as a table, times, and where the files are.
+
+    `summary` is what goes into summary.json, `evaluations` the last report of each part.
+    """
+    parts: list[RenderableType] = []
+    columns = {"test": summary.get("test"), "mean predictor": summary.get("test_mean_predictor")}
+    if "validation" in evaluations:
+        columns = {"validation": evaluations["validation"].metrics, **columns}
+    columns = {title: values for title, values in columns.items() if isinstance(values, dict) and values}
+    if columns:
+        parts.append(_metrics_table(columns, {part: report.examples for part, report in evaluations.items()}))
+    finished = "finished" if summary.get("finished", True) else "stopped"
+    times = [f"{finished} after {count(summary.get('steps'))} steps in {seconds(summary.get('wall_s'))}"]
+    if summary.get("compile_s"):
+        times.append(f"compiling {seconds(summary['compile_s'])}")
+    if summary.get("examples_per_s") is not None:
+        times.append(f"{compact(summary['examples_per_s'])} examples/s")
+    parts.append(Text(", ".join(times)))
+    if info is not None:
+        parts.append(Text.assemble("results in ", (str(info.run_dir), "bold")))
+    return Group(*parts)
+
+
+def _metrics_table(columns: dict[str, dict[str, float]], examples: dict[str, int]) -> Table:
+    table = Table("", box=box.ROUNDED, border_style="cyan")
+    for title in columns:
+        table.add_column(title, justify="right", style="bold" if title == "test" else "")
+    for name in dict.fromkeys(name for values in columns.values() for name in values):
+        cells = [metric(name, values[name]) if name in values else "" for values in columns.values()]
+        table.add_row(Text(str(name)), *cells)
+    if any(title in examples for title in columns):
+        table.add_row(Text("examples", style="dim"), *(count(examples[t]) if t in examples else "" for t in columns))
+    return table
+
+
+def _epochs(info: RunInfo) -> str:
+    whole, rest = divmod(info.total_steps, max(1, info.steps_per_epoch))
+    number = f"{info.total_steps / max(1, info.steps_per_epoch):.2f}" if rest else count(whole)
+    return f"{number} epoch{'s' * (number != '1')} of {count(info.steps_per_epoch)}"
