@@ -23,7 +23,9 @@ def _inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def opened(run_dir: str | None = None, job_name: str = "digits", resume: bool = False) -> Path:
+    """Open a folder, write into it as a run does, and return its path."""
     with RunFolder.open(run_dir, job_name, resume) as folder:
+        folder.write_job("")
         return folder.path
 
 
@@ -67,7 +69,21 @@ def test_a_given_folder_is_made_with_its_parents() -> None:
         paths = (folder.job_toml, folder.metrics, folder.checkpoints, folder.model, folder.summary)
         assert [path.name for path in paths] == ["job.toml", "metrics.jsonl", "checkpoints", "model.h5", "summary.json"]
         assert all(path.parent == folder.path for path in paths)
-    assert sorted(path.name for path in Path("a/b/c").iterdir()) == [".lock", "checkpoints"]
+        assert sorted(path.name for path in folder.path.iterdir()) == [".lock", "checkpoints"]
+
+
+def test_a_new_folder_in_which_nothing_was_written_is_taken_away() -> None:
+    for run_dir in (None, "a/b"):
+        with RunFolder.open(run_dir, "digits", resume=False) as folder:
+            path = folder.path
+            assert path.is_dir()
+        assert not path.exists()
+        assert path.parent.is_dir()
+    Path("mine").mkdir()
+    RunFolder.open("mine", "digits", resume=False).close()
+    assert Path("mine").is_dir()  # was there before
+    opened("a")
+    assert Path("a/job.toml").exists()
 
 
 @pytest.mark.parametrize("result", ["summary.json", "model.h5", "metrics.jsonl", "checkpoints/step-00000010.h5"])
