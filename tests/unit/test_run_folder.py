@@ -130,12 +130,12 @@ def test_a_folder_that_cannot_be_written_is_found_in_earnest(monkeypatch: pytest
     def full(handle: int) -> None:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(UserError) as caught:
-        opened("a")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(UserError) as caught:
+            opened("a")
     assert os.strerror(28) in caught.value.message
     assert [path.name for path in Path("a").iterdir()] == [".lock"]
-    monkeypatch.undo()
     assert opened("a")  # the failure holds no lock
 
 
