@@ -19,44 +19,17 @@ numba nor MPI.
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
+import importlib
 from typing import Any
 
 from hpctrain.version import __version__
 
 __all__ = ["Job", "__version__", "evaluate", "train"]
 
-
-class _Package(ModuleType):
-    """The package itself, with one property: `train` is the function, although there is a sub-package of that name.
-
-    Python binds a sub-package to its name in the package when it is first imported; the setter lets that go by, so that
-    `from hpctrain import train` always gives the function and `from hpctrain.train import ...` the sub-package's names.
-    """
-
-    @property
-    def train(self) -> Any:
-        """`hpctrain.run.launch.train`."""
-        from hpctrain.run.launch import train
-
-        return train
-
-    @train.setter
-    def train(self, sub_package: ModuleType) -> None:
-        pass
-
-
-sys.modules[__name__].__class__ = _Package
+_HOMES = {"Job": "hpctrain.job", "evaluate": "hpctrain.run.launch", "train": "hpctrain.run.launch"}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Job":
-        from hpctrain.job import Job
-
-        return Job
-    if name == "evaluate":
-        from hpctrain.run.launch import evaluate
-
-        return evaluate
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'hpctrain' has no attribute {name!r}")

@@ -16,9 +16,9 @@ from hpctrain.run.master import Prepared, network, resolve
 from hpctrain.run.restore import put_back
 from hpctrain.run.threads import limit_threads
 from hpctrain.run.warm_up import warm_up
-from hpctrain.train import checkpoint as checkpoints
-from hpctrain.train.checkpoint import Checkpoint, CheckpointError
-from hpctrain.train.evaluate import Evaluator
+from hpctrain.training import checkpoint as checkpoints
+from hpctrain.training.checkpoint import Checkpoint, CheckpointError
+from hpctrain.training.evaluate import Evaluator
 
 PARTS = ("test", "validation", "train")
 

@@ -21,7 +21,7 @@ from hpctrain.run.master import Prepared, prepare
 from hpctrain.run.restore import check_same_job
 from hpctrain.run.result import TrainResult
 from hpctrain.run.session import Session
-from hpctrain.train.stop import StopSignal
+from hpctrain.training.stop import StopSignal
 
 __all__ = ["TrainResult", "command", "evaluate", "run_train", "train"]
 

@@ -14,9 +14,9 @@ from hpctrain.nn.model import Model
 from hpctrain.run.folder import RunFolder
 from hpctrain.run.master import Prepared
 from hpctrain.strategies.base import StrategyRun
-from hpctrain.train import checkpoint as checkpoints
-from hpctrain.train.checkpoint import Checkpoint
-from hpctrain.train.progress import Progress
+from hpctrain.training import checkpoint as checkpoints
+from hpctrain.training.checkpoint import Checkpoint
+from hpctrain.training.progress import Progress
 
 
 def restore(

@@ -21,11 +21,11 @@ from hpctrain.run.restore import restore
 from hpctrain.run.threads import limit_threads
 from hpctrain.run.versions import versions
 from hpctrain.run.warm_up import warm_up
-from hpctrain.train import checkpoint as checkpoints
-from hpctrain.train.evaluate import Evaluator
-from hpctrain.train.progress import Progress
-from hpctrain.train.stop import StopSignal
-from hpctrain.train.trainer import EarlyStopRule, Trainer
+from hpctrain.training import checkpoint as checkpoints
+from hpctrain.training.evaluate import Evaluator
+from hpctrain.training.progress import Progress
+from hpctrain.training.stop import StopSignal
+from hpctrain.training.trainer import EarlyStopRule, Trainer
 
 
 class Session:

@@ -1,7 +1,7 @@
 """Every registered layer, by itself: gradients by finite differences in float64, forward by a plain numpy definition.
 
-A new layer is picked up by its registration; it needs an entry in `EXAMPLES` (options, and odd shapes to try) and one in
-`DEFINITIONS` (its forward pass, written from the definition).
+A new layer is picked up by its registration; it needs an entry in `EXAMPLES` (options, and odd shapes to try) and one
+in `DEFINITIONS` (its forward pass, written from the definition).
 """
 
 import math

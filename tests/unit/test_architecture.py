@@ -31,13 +31,13 @@ MAY_IMPORT = {
     "comm": {"kernels"},
     "data": {"comm", "kernels"},
     "strategies": {"comm", "optim", "kernels", "hpctrain.nn.flat"},
-    "train": {"strategies", "comm", "optim", "nn", "data", "monitor", "kernels"},
+    "training": {"strategies", "comm", "optim", "nn", "data", "monitor", "kernels"},
     "job": {"hpctrain.nn", "hpctrain.optim", "hpctrain.strategies"},
-    "run": {"job", "train", "strategies", "comm", "optim", "nn", "data", "monitor", "kernels"},
-    "tools": {"job", "run", "train", "strategies", "comm", "optim", "nn", "data", "monitor", "kernels"},
+    "run": {"job", "training", "strategies", "comm", "optim", "nn", "data", "monitor", "kernels"},
+    "tools": {"job", "run", "training", "strategies", "comm", "optim", "nn", "data", "monitor", "kernels"},
     "cli": {"tools", "run", "job", "comm"},
     "__main__": {"cli"},
-    "__init__": {"job", "run", "cli"},
+    "__init__": {"job", "run"},
 }
 
 

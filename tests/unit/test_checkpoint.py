@@ -16,8 +16,8 @@ import pytest
 
 from hpctrain.errors import UserError
 from hpctrain.nn.flat import Layout, weights_sha256
-from hpctrain.train import checkpoint
-from hpctrain.train.checkpoint import Checkpoint, CheckpointError
+from hpctrain.training import checkpoint
+from hpctrain.training.checkpoint import Checkpoint, CheckpointError
 
 SHAPES = {
     "z.weight": (3, 5),
@@ -246,7 +246,7 @@ FULL_DISK = """
 import resource, sys
 import numpy as np
 from hpctrain.errors import UserError
-from hpctrain.train import checkpoint
+from hpctrain.training import checkpoint
 
 one = checkpoint.Checkpoint("", {f"w{i}": np.ones(5000, np.float32) for i in range(5)}, position={"step": 1})
 for limit in range(0, 100_000, 5_003):

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from hpctrain.train.stop import SIGNALS, StopSignal, exit_code_of
+from hpctrain.training.stop import SIGNALS, StopSignal, exit_code_of
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGUSR1", 138), ("SIGUSR2", 140)])
@@ -66,7 +66,7 @@ def test_harmless_in_another_thread() -> None:
 
 def test_the_second_ctrl_c_kills_at_once() -> None:
     program = (
-        "import time; from hpctrain.train.stop import StopSignal\n"
+        "import time; from hpctrain.training.stop import StopSignal\n"
         "with StopSignal() as stop:\n"
         "    print('ready', flush=True)\n"
         "    while stop.requested is None: time.sleep(0.01)\n"

@@ -22,8 +22,8 @@ from hpctrain.monitor.base import EpochReport, EvaluationReport, Monitor, StepRe
 from hpctrain.nn import flat
 from hpctrain.nn.model import Model
 from hpctrain.strategies.base import StepOutcome, StrategyRun
-from hpctrain.train.progress import Progress
-from hpctrain.train.stop import StopSignal
+from hpctrain.training.progress import Progress
+from hpctrain.training.stop import StopSignal
 
 
 @dataclass(frozen=True)
