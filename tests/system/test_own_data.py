@@ -77,10 +77,11 @@ from hpctrain.nn.layers.dense import Dense
 job = Job(
     data={"files": "data.h5", "input": "x", "target": "y", "split": {"test": 0.25}},
     model={"layers": [Dense(units=16), Relu(), Dense(units=3)]},
+    optimizer={"name": "adam", "lr": 0.02},
     run={"epochs": 10, "global_batch": 16, "progress": "none"},
 )
 result = train(job, run_dir="run")
-print(json.dumps({"summary": result.summary, "tensors": sorted(result.tensors)}))
+print(json.dumps({"summary": result.summary, "weights": sorted(result.weights), "epochs": len(result.history)}))
 print(json.dumps(evaluate("run")))
 """
 
@@ -94,7 +95,8 @@ def test_from_python(tmp_path: Path) -> None:
     assert trained["summary"] == summary(tmp_path / "run")
     assert trained["summary"]["test"]["accuracy"] > 0.9
     assert evaluated["accuracy"] == pytest.approx(trained["summary"]["test"]["accuracy"])
-    assert len(trained["tensors"]) == 4, "two dense layers, a weight and a bias each"
+    assert len(trained["weights"]) == 4, "two dense layers, a weight and a bias each"
+    assert trained["epochs"] == 10
 
 
 MODEL = """

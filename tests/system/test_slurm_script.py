@@ -24,7 +24,8 @@ def slurm(tmp_path: Path) -> dict[str, str]:
     tools.mkdir()
     (tools / "scontrol").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/requeued\n')
     (tools / "scontrol").chmod(0o755)
-    (tools / "python").symlink_to(sys.executable)
+    (tools / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (tools / "python").chmod(0o755)
     path = os.pathsep.join(
         [str(tools), str(Path(sys.executable).parent), str(Path(find_mpirun()).parent), os.environ["PATH"]]
     )
