@@ -14,7 +14,7 @@ BUILTIN = "builtin:"
 _BUILTIN_FOLDER = Path(__file__).parent / "builtin"
 
 
-def expand(files: str | list[str], base: Path) -> list[str]:
+def expand(files: str | list[str], base: str | os.PathLike[str]) -> list[str]:
     """Return the absolute paths that `data.files` names: a path, a glob pattern, "builtin:NAME", or a list of these.
 
     Relative paths start at `base` (the job file's folder).  The files of a pattern come in the order of their names,
