@@ -18,6 +18,7 @@ from hpctrain.data.hdf5 import Hdf5Source, RowFormat
 from hpctrain.data.shard import Dataset, Shard
 from hpctrain.data.sharding import Split, row_range
 from hpctrain.errors import UserError
+from hpctrain.kernels.rows import first_nonfinite_row
 
 BLOCK_BYTES = 32 << 20
 _PARTS = ("train", "validation", "test")  # in the order of sharding's codes
@@ -68,6 +69,7 @@ def load(
     if distribute == "shared":
         with group.agreed():
             _check_same_files(sources, plans)
+    _compile_once(group)
 
     # Progress is rank 0's: of all rows where it reads for all, else of its own (the first share of each source).
     readers = group.size if distribute == "shared" else 1
@@ -127,6 +129,14 @@ def _check_same_files(sources: tuple[Hdf5Source | None, ...], plans: list[_Plan 
                 found=f"rank 0: {plan.fingerprint if plan else None}; another rank: {mine}",
                 hint='put the files where every node sees the same, or use data.distribute = "scatter"',
             )
+
+
+def _compile_once(group: Group) -> None:
+    """Let one rank a node compile what loading needs, before all the others ask the cache for it."""
+    if group.local_rank == 0:
+        Split(4, 0, 0.25).part_of(0, 1)
+        first_nonfinite_row(np.zeros((1, 1), np.uint32))
+    group.barrier(patient=True)
 
 
 class _Filler:

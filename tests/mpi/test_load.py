@@ -1,6 +1,7 @@
 """Handing out the data: every row once, in file order, scattered or shared; a bad value ends on all ranks."""
 
 import tempfile
+import tracemalloc
 from pathlib import Path
 
 import h5py
@@ -105,6 +106,24 @@ def test_with_scatter_only_rank_0_needs_the_files(group, folder):
     assert np.array_equal(gathered(group, dataset.train)[0], inputs)
     assert np.array_equal(gathered(group, dataset.validation)[1], targets)
     assert dataset.test is None
+
+
+@pytest.mark.parametrize("distribute", ["scatter", "shared"])
+def test_memory_above_the_own_shard_is_a_few_blocks(group, folder, monkeypatch, distribute):
+    block = 1 << 20
+    monkeypatch.setattr(load_module, "BLOCK_BYTES", block)
+    rows = 20_000  # 32 blocks of float64, which is converted on the way
+    inputs = np.zeros((rows, 200))
+    source = Hdf5Source([write(group, folder, "a.h5", inputs, np.zeros(rows, int))], "x", "y")
+    del inputs
+    tracemalloc.start()
+    try:
+        dataset = load(group, source, split=(0.0, 0.1), distribute=distribute)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # Two blocks on their way, one in the file's own type, and small change: so 32 MB blocks stay below 256 MB.
+    assert peak - dataset.train.nbytes - dataset.test.nbytes < 4 * block
 
 
 def test_batches_go_through_the_own_rows_in_order(group, folder):
