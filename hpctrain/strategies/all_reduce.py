@@ -18,7 +18,7 @@ from hpctrain.strategies.base import FlatModel, StepOutcome, Strategy, StrategyR
 class AllReduce(Strategy):
     """Synchronous data parallelism by one all-reduce a step; `collective` names how: "ring" or "native" (MPI's own)."""
 
-    collective: str = "ring"
+    collective: str = "native"
 
     @pydantic.field_validator("collective")
     @classmethod

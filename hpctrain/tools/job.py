@@ -75,7 +75,7 @@ name = "constant"                 # or "step" (every = "10 epochs", factor = 0.1
 
 [strategy]
 name = "all_reduce"               # every rank works on its part of each batch; the gradients are summed
-# collective = "ring"             # or "native": the MPI library's own
+# collective = "native"           # the MPI library's own; or "ring": faster for gradients of megabytes and more
 
 [run]
 # name = "job"                    # names the run's folder; default: this file's name

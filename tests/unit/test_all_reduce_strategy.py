@@ -154,7 +154,7 @@ def test_the_job_file_names_it():
     assert strategy == AllReduce(collective="native")
     assert spec_of(STRATEGIES, strategy) == {"name": "all_reduce", "collective": "native"}
     assert strategy.describe() == "all_reduce (native)"
-    assert part_from(STRATEGIES, "all_reduce", "strategy").collective == "ring"
+    assert part_from(STRATEGIES, "all_reduce", "strategy").collective == "native"
 
 
 def test_a_misspelled_collective_is_refused():
