@@ -153,6 +153,13 @@ def run(main: Callable[[Group, argparse.Namespace], None], arguments: argparse.A
         sys.exit(2)
     try:
         main(group, args)
+    except UserError as error:
+        if not error.agreed:  # the others would wait for ever
+            print(f"[rank {group.rank}/{group.size}] {error.message}", file=sys.stderr, flush=True)
+            group.abort(1)
+        if group.rank == 0:
+            print(error.message, file=sys.stderr)
+        sys.exit(1)
     except BaseException:
         print(f"[rank {group.rank}/{group.size} {group.hostname}]\n{traceback.format_exc()}", file=sys.stderr)
         group.abort(1)
