@@ -8,12 +8,17 @@ from hpctrain.registry import Registry
 LAYERS = Registry(
     "layer",
     {
+        "add": "hpctrain.nn.layers.containers:Add",
+        "concat": "hpctrain.nn.layers.containers:Concat",
         "dense": "hpctrain.nn.layers.dense:Dense",
         "dropout": "hpctrain.nn.layers.dropout:Dropout",
         "flatten": "hpctrain.nn.layers.flatten:Flatten",
         "gelu": "hpctrain.nn.layers.activations:Gelu",
         "leaky_relu": "hpctrain.nn.layers.activations:LeakyRelu",
+        "multiply": "hpctrain.nn.layers.containers:Multiply",
+        "parallel": "hpctrain.nn.layers.containers:Parallel",
         "relu": "hpctrain.nn.layers.activations:Relu",
+        "residual": "hpctrain.nn.layers.containers:Residual",
         "sigmoid": "hpctrain.nn.layers.activations:Sigmoid",
         "tanh": "hpctrain.nn.layers.activations:Tanh",
     },
@@ -22,21 +27,30 @@ LAYERS = Registry(
 LOSSES = Registry(
     "loss",
     {
-        "binary_cross_entropy": "hpctrain.nn.losses:BinaryCrossEntropy",
-        "huber": "hpctrain.nn.losses:Huber",
-        "mae": "hpctrain.nn.losses:MeanAbsoluteError",
-        "mse": "hpctrain.nn.losses:MeanSquaredError",
-        "softmax_cross_entropy": "hpctrain.nn.losses:SoftmaxCrossEntropy",
+        "binary_cross_entropy": "hpctrain.nn.losses.classes:BinaryCrossEntropy",
+        "huber": "hpctrain.nn.losses.real:Huber",
+        "mae": "hpctrain.nn.losses.real:MeanAbsoluteError",
+        "mse": "hpctrain.nn.losses.real:MeanSquaredError",
+        "poisson": "hpctrain.nn.losses.real:Poisson",
+        "quantile": "hpctrain.nn.losses.real:Quantile",
+        "softmax_cross_entropy": "hpctrain.nn.losses.classes:SoftmaxCrossEntropy",
     },
 )
 
 METRICS = Registry(
     "metric",
     {
-        "accuracy": "hpctrain.nn.metrics:Accuracy",
-        "mae": "hpctrain.nn.metrics:MeanAbsoluteErrorMetric",
-        "r2": "hpctrain.nn.metrics:R2",
-        "rmse": "hpctrain.nn.metrics:RootMeanSquaredError",
-        "top_k": "hpctrain.nn.metrics:TopK",
+        "accuracy": "hpctrain.nn.metrics.classes:Accuracy",
+        "auc": "hpctrain.nn.metrics.auc:Auc",
+        "balanced_accuracy": "hpctrain.nn.metrics.classes:BalancedAccuracy",
+        "confusion_matrix": "hpctrain.nn.metrics.classes:ConfusionMatrix",
+        "f1": "hpctrain.nn.metrics.classes:F1",
+        "mae": "hpctrain.nn.metrics.real:MeanAbsoluteErrorMetric",
+        "perplexity": "hpctrain.nn.metrics.classes:Perplexity",
+        "precision": "hpctrain.nn.metrics.classes:Precision",
+        "r2": "hpctrain.nn.metrics.real:R2",
+        "recall": "hpctrain.nn.metrics.classes:Recall",
+        "rmse": "hpctrain.nn.metrics.real:RootMeanSquaredError",
+        "top_k": "hpctrain.nn.metrics.classes:TopK",
     },
 )

@@ -1,11 +1,12 @@
-"""The composer: a list of layers becomes one Python module of kernel calls on flat buffers, which numba compiles.
+"""The composer: a plan becomes one Python module of kernel calls on flat buffers, which numba compiles.
 
-The plan says where every value lives; the module is plain source in the kernel cache's folder, so that it can be read
-and that numba can cache it.  It is named by a hash of its text and of the sources of every kernel it calls, so that a
-kernel edited in a user's file is noticed too (those of hpctrain name the cache folder itself).
+The module is plain source in the kernel cache's folder, so that it can be read and that numba can cache it.  It is
+named by a hash of its text and of the sources of every kernel it calls, so that a kernel edited in a user's file is
+noticed too (those of hpctrain name the cache folder itself).
 
-Sizes in the module are a row's sizes; the number of rows that the workspace holds (`capacity`) is an argument.  So the
-same compiled code serves every batch size and world size.
+A pass is a list of calls whose arguments are offsets and sizes; the function between (`call_...`) makes the arrays, and
+is compiled once for all layers of a kind.  Sizes in the module are a row's sizes; the number of rows that the workspace
+holds (`capacity`) is an argument.  So the same compiled code serves every batch size and world size.
 """
 
 from __future__ import annotations
@@ -16,145 +17,28 @@ import inspect
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from hpctrain.errors import UserError
+from hpctrain.kernels.elementwise import copy_array, zero_unless
 from hpctrain.kernels.jit import cache_dir, kernel
-from hpctrain.nn.flat import Layout
-from hpctrain.nn.layers.base import BuiltLayer, Call, Layer, Shape
+from hpctrain.kernels.views import keep_apart, view
+from hpctrain.nn.layers.base import Shape
+from hpctrain.nn.plan import Plan, Step, Value
 
-INPUTS = -1  # storage of the network's inputs: the batch's own memory, never written to
-
-
-@dataclass(frozen=True)
-class Value:
-    """One example's array in the network: its shape, and the workspace offset (floats a row) where it lives."""
-
-    offset: int
-    shape: Shape
-
-    @property
-    def size(self) -> int:
-        """Floats in one example's value."""
-        return math.prod(self.shape)
-
-
-@dataclass(frozen=True)
-class Node:
-    """A layer in its place: its number and name, what it built, and where its values live."""
-
-    index: int
-    name: str
-    built: BuiltLayer
-    x: Value
-    y: Value
-    y_predict: Value
-    buffers: dict[str, Value]
-    dx: Value | None
-    dy: Value
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A network laid out: its nodes in order, its parameter layout, and the floats of workspace that a row needs."""
-
-    nodes: tuple[Node, ...]
-    layout: Layout
-    inputs: Value
-    output: Value
-    d_output: Value
-    row_floats: int
-    first_trainable: int  # nodes before this one get no gradients: nothing there learns
-
-
-def layer_name(layers: Sequence[Layer], index: int) -> str:
-    """Return the name of a layer in messages and files: its class and place, "dense1"."""
-    return f"{type(layers[index]).__name__.lower()}{index}"
-
-
-def build_layers(layers: Sequence[Layer], input_shape: Shape) -> list[BuiltLayer]:
-    """Build every layer for the shape that the one before gives; a shape that does not fit names the layer."""
-    shape, built = input_shape, []
-    for index, layer in enumerate(layers):
-        try:
-            one = layer.build(shape)
-        except UserError as error:
-            raise UserError(
-                f"model.layers.{index} ({layer_name(layers, index)}) "
-                f"cannot take inputs of shape {shape}: {error.message}"
-            ) from None
-        built.append(one)
-        shape = one.out_shape
-    return built
-
-
-def make_plan(layers: Sequence[Layer], input_shape: Shape) -> Plan:
-    """Lay a chain of layers out: every value's place in the workspace, every parameter's place in the flat buffer.
-
-    An elementwise layer works in place unless the layer before still needs its output for its backward pass.  Gradients
-    of values alternate between two areas.
-    """
-    built = build_layers(layers, input_shape)
-    layout = Layout(
-        (f"{layer_name(layers, index)}.{spec.name}", spec.shape)
-        for index, one in enumerate(built)
-        for spec in one.params
-    )
-    floats = 0
-    kept: set[int] = {INPUTS}  # offsets whose contents a backward pass still reads
-
-    def place(shape: Shape) -> Value:
-        nonlocal floats
-        value = Value(floats, shape)
-        floats += max(value.size, 1)
-        return value
-
-    x = x_predict = inputs = Value(INPUTS, input_shape)
-    forward: list[tuple[Value, Value, Value, dict[str, Value]]] = []
-    for one in built:
-        if one.forward is None or (one.in_place and x.offset not in kept):
-            y = Value(x.offset, one.out_shape)
-        else:
-            y = place(one.out_shape)
-        if one.backward is not None and "y" in one.backward.args:
-            kept.add(y.offset)
-        passes_through = one.forward is None or one.predict == "alias"
-        y_predict = Value(x_predict.offset, one.out_shape) if passes_through else y
-        forward.append((x, x_predict, y, {name: place(shape) for name, shape in one.buffers.items()}))
-        x, x_predict = y, y_predict
-    output = x_predict
-
-    widest = max((math.prod(one.out_shape) for one in built), default=1)
-    areas = [place((widest,)), place((widest,))]
-    first = next((index for index, one in enumerate(built) if one.params), len(built))
-    d_output = Value(areas[0].offset, built[-1].out_shape if built else input_shape)
-    dy, gradients = d_output, []
-    for index in range(len(built) - 1, -1, -1):
-        one, in_shape = built[index], forward[index][0].shape
-        if one.forward is None or one.in_place or one.views.get("dx") == ():
-            dx = Value(dy.offset, in_shape)
-        else:
-            dx = Value(areas[1].offset if dy.offset == areas[0].offset else areas[0].offset, in_shape)
-        gradients.append((dx if index > first else None, dy))
-        dy = dx
-    gradients.reverse()
-    nodes = []
-    for index, one in enumerate(built):
-        x, x_predict, y, buffers = forward[index]
-        y_predict = forward[index + 1][1] if index + 1 < len(built) else output
-        dx, dy = gradients[index]
-        nodes.append(Node(index, layer_name(layers, index), one, x, y, y_predict, buffers, dx, dy))
-    return Plan(tuple(nodes), layout, inputs, output, d_output, floats, first)
+_TRAIN = "params, grads, state, stats, workspace, capacity, beta, inputs, targets, weight, ids, seed, step"
+_PREDICT = "params, state, workspace, capacity, inputs, outputs"
+_PASSED = {"ids", "seed", "step", "rows", "beta"}  # names that a pass hands on as they are
 
 
 @dataclass(frozen=True)
 class CompiledPlan:
-    """The functions of a generated module.
+    """The functions of a generated module, and its file.
 
-    loss_and_grad(params, grads, state, workspace, capacity, inputs, targets, weight, ids, seed, step) -> float64
+    loss_and_grad(params, grads, state, stats, workspace, capacity, beta, inputs, targets, weight, ids, seed, step)
+        -> float64, the sum of the losses
     predict(params, state, workspace, capacity, inputs, outputs)
     """
 
@@ -178,40 +62,110 @@ class _Writer:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.kernels: dict[str, Callable] = {}
+        self._layout = plan.graph.layout()
+        self._state_layout = plan.graph.state_layout()
+        self._callers: dict[tuple[str, tuple[int | str, ...]], str] = {}
+        self._caller_lines: list[str] = []
 
     def module(self, loss_kernel: Callable, loss_constants: tuple[float, ...]) -> str:
-        plan, lines = self.plan, ['"""Generated: one network as a sequence of kernel calls."""', "", ""]
-        lines += [
-            "@kernel",
-            "def loss_and_grad(params, grads, state, workspace, capacity, inputs, targets, weight, ids, seed, step):",
-            "    rows = inputs.shape[0]",
-        ]
-        lines += [self._call(node, node.built.forward) for node in plan.nodes if node.built.forward]
+        """Return the text of the module."""
+        train, predict = self._train_pass(loss_kernel, loss_constants), self._predict_pass()
+        title = '"""Generated: one network as a sequence of kernel calls."""'
+        return "\n".join([title, "", "", *self._caller_lines, *train, *predict])
+
+    def _train_pass(self, loss_kernel: Callable, loss_constants: tuple[float, ...]) -> list[str]:
+        plan = self.plan
+        lines = ["@kernel", f"def loss_and_grad({_TRAIN}):", "    rows = inputs.shape[0]"]
+        if self._state_layout.size:
+            lines.append(self._line(zero_unless, ["beta", _Flat("stats", 0, self._state_layout.size)]))
+        lines += [line for step in plan.forward for line in self._step(step)]
         width = plan.output.shape[-1:]
-        # Training passes through dropout, so the loss reads the last layer's training output.
-        last = plan.nodes[-1].y if plan.nodes else plan.inputs
-        outputs, gradient = self._view(last, width), self._view(plan.d_output, width)
-        extra = "".join(f", {constant!r}" for constant in loss_constants)
-        lines.append(f"    loss = {self._use(loss_kernel)}({outputs}, targets, weight, {gradient}{extra})")
-        for node in reversed(plan.nodes[plan.first_trainable :]):
-            call = node.built.backward_params if node.index == plan.first_trainable else node.built.backward
-            if call:
-                lines.append(self._call(node, call))
-        lines += ["    return loss", "", ""]
-        lines += [
-            "@kernel",
-            "def predict(params, state, workspace, capacity, inputs, outputs):",
-            "    rows = inputs.shape[0]",
+        views = [self._value(plan.output, width), "targets", "weight", self._value(plan.d_output, width)]
+        lines.append("    loss = " + self._line(loss_kernel, [*views, *loss_constants]).strip())
+        for step in plan.backward:
+            if step.zeroes:
+                lines.append(self._zero_gradients(step))
+            lines += self._step(step)
+        return [*lines, "    return loss", "", ""]
+
+    def _predict_pass(self) -> list[str]:
+        lines = ["@kernel", f"def predict({_PREDICT}):", "    rows = inputs.shape[0]"]
+        lines += [line for step in self.plan.predict for line in self._step(step)]
+        source = self._value(self.plan.prediction, ())
+        lines.append(self._line(copy_array, [source, _View("outputs", "0", f"rows * {self.plan.prediction.size}", ())]))
+        return [*lines, ""]
+
+    def _step(self, step: Step) -> list[str]:
+        return [self._line(call.kernel, [self._argument(step, arg) for arg in call.args]) for call in step.calls]
+
+    def _zero_gradients(self, step: Step) -> str:
+        slots = [self._layout[f"{step.node.name}.{spec.name}"] for spec in step.built.params]
+        # A layer's parameters follow one another; the padding between them is zero anyway.
+        return self._line(zero_unless, ["beta", _Flat("grads", slots[0].offset, slots[-1].stop - slots[0].offset)])
+
+    def _argument(self, step: Step, arg: str | int | float) -> _View | str | int | float:
+        if not isinstance(arg, str):
+            return arg
+        if arg == "layer":
+            return step.node.index
+        if arg in _PASSED:
+            return arg
+        if arg in step.values:
+            return self._value(step.values[arg], step.built.views.get(arg))
+        return self._parameter(step, arg)
+
+    def _parameter(self, step: Step, arg: str) -> _View:
+        short = arg.removeprefix("d_")
+        if short in {spec.name for spec in step.built.state}:
+            buffer, layout = ("stats" if arg.startswith("d_") else "state"), self._state_layout
+        else:
+            buffer, layout = ("grads" if arg.startswith("d_") else "params"), self._layout
+        slot = layout[f"{step.node.name}.{short}"]
+        return _View(buffer, str(slot.offset), str(slot.shape[0] if slot.shape else 1), slot.shape[1:])
+
+    def _value(self, value: Value, trailing: Shape | None) -> _View:
+        shape = value.shape if trailing is None else trailing
+        root, count = value.root, math.prod(shape)
+        if not value.root.per_example:
+            offset = f"capacity * {self.plan.row_floats} + {root.offset}"
+            full = value.shape if trailing is None else (value.size // count, *trailing)
+            return _View("workspace", offset, str(full[0] if full else 1), full[1:])
+        leading = "rows" if value.size == count else f"rows * {value.size // count}"
+        if root.external:
+            return _View("inputs", "0", leading, shape)
+        return _View("workspace", f"capacity * {root.offset}", leading, shape)
+
+    def _line(self, function: Callable, args: list[_View | str | int | float]) -> str:
+        """Return the line that calls a kernel, by way of a function that makes its arrays."""
+        name = self._use(function)
+        pattern = tuple(len(arg.trailing) + 1 if isinstance(arg, _View) else "value" for arg in args)
+        caller = self._callers.get((name, pattern)) or self._add_caller(name, pattern)
+        words: list[str] = []
+        for arg in args:
+            words += arg.words if isinstance(arg, _View) else [arg if isinstance(arg, str) else repr(arg)]
+        return f"    {caller}({', '.join(words)})"
+
+    def _add_caller(self, name: str, pattern: tuple[int | str, ...]) -> str:
+        caller = f"call_{name}" + (f"_{len(self._callers)}" if any(key[0] == name for key in self._callers) else "")
+        parameters, arrays = [], []
+        for index, axes in enumerate(pattern):
+            if axes == "value":
+                parameters.append(f"a{index}")
+                arrays.append(f"a{index}")
+                continue
+            sizes = [f"n{index}_{axis}" for axis in range(axes)]
+            parameters += [f"b{index}", f"o{index}", *sizes]
+            arrays.append(f"view(b{index}, o{index}, ({', '.join(sizes)},))")
+        self._caller_lines += [
+            "@kernel(cache=False)",
+            f"def {caller}({', '.join(parameters)}):",
+            "    keep_apart()",
+            f"    return {name}({', '.join(arrays)})",
+            "",
+            "",
         ]
-        x = plan.inputs
-        for node in plan.nodes:
-            call = node.built.forward if node.built.predict is None else node.built.predict
-            if isinstance(call, Call):
-                lines.append(self._call(node, call, x=x, y=node.y_predict))
-            x = node.y_predict
-        lines += ["    result = " + self._view(plan.output, ()), "    flat = outputs.reshape(outputs.size)"]
-        lines += ["    for i in range(flat.size):", "        flat[i] = result[i]", ""]
-        return "\n".join(lines)
+        self._callers[name, pattern] = caller
+        return caller
 
     def _use(self, function: Callable) -> str:
         base = getattr(function, "__name__", "kernel")
@@ -220,44 +174,27 @@ class _Writer:
             name, number = f"{base}_{number}", number + 1
         return name
 
-    def _call(self, node: Node, call: Call, x: Value | None = None, y: Value | None = None) -> str:
-        values = {"x": x or node.x, "y": y or node.y, "dx": node.dx, "dy": node.dy, **node.buffers}
-        parts = []
-        for arg in call.args:
-            if not isinstance(arg, str):
-                parts.append(repr(arg))
-            elif arg == "layer":
-                parts.append(str(node.index))
-            elif arg in ("ids", "seed", "step"):
-                parts.append(arg)
-            elif values.get(arg) is not None:
-                parts.append(self._view(values[arg], node.built.views.get(arg)))
-            else:
-                parts.append(self._parameter(node, arg))
-        return f"    {self._use(call.kernel)}({', '.join(parts)})"
 
-    def _view(self, value: Value, trailing: Shape | None) -> str:
-        shape = value.shape if trailing is None else trailing
-        count = math.prod(shape)
-        if value.offset == INPUTS:
-            flat, whole = "inputs", False
-        else:
-            flat = f"workspace[capacity * {value.offset} : capacity * {value.offset} + rows * {value.size}]"
-            whole = shape == ()
-        if whole:
-            return flat
-        leading = f"rows * {value.size // count}" if value.size != count else "rows"
-        dimensions = ", ".join([leading, *map(str, shape)])
-        return f"{flat}.reshape({dimensions if not shape else f'({dimensions})'})"
+@dataclass(frozen=True)
+class _View:
+    """An array argument in words of the generated code: buffer, offset, length of the leading axis, the other axes."""
 
-    def _parameter(self, node: Node, arg: str) -> str:
-        buffer, short = ("grads", arg[2:]) if arg.startswith("d_") else ("params", arg)
-        slot = self.plan.layout[f"{node.name}.{short}"]
-        view = f"{buffer}[{slot.offset} : {slot.stop}]"
-        return view if len(slot.shape) == 1 else f"{view}.reshape({slot.shape})"
+    buffer: str
+    offset: str
+    leading: str
+    trailing: Shape
+
+    @property
+    def words(self) -> list[str]:
+        return [self.buffer, self.offset, self.leading, *map(str, self.trailing)]
+
+
+def _Flat(buffer: str, offset: int, size: int) -> _View:  # noqa: N802 (a constructor)
+    return _View(buffer, str(offset), str(size), ())
 
 
 def _store(text: str, kernels: dict[str, Callable]) -> Path:
+    """Write the module's file, unless it is there, and return its path."""
     digest = hashlib.sha256(text.encode())
     for name in sorted(kernels):
         function = getattr(kernels[name], "py_func", kernels[name])
@@ -286,6 +223,6 @@ def _load(path: Path, kernels: dict[str, Callable]) -> ModuleType:
         return sys.modules[spec.name]
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # numba finds the function's module by name when it loads the cached code
-    module.__dict__.update(kernels, kernel=kernel)
+    module.__dict__.update(kernels, kernel=kernel, view=view, keep_apart=keep_apart)
     spec.loader.exec_module(module)
     return module

@@ -21,6 +21,7 @@ WEIGHT = 0  # sum of the example weights of the step: what the gradients are div
 LOSS = 1  # sum of the weighted losses, for the progress display (exact losses are kept apart in float64)
 STOP = 2  # more than zero: some rank was told to stop
 CHECKPOINT = 3  # more than zero: rank 0 wants a checkpoint after this step
+ROWS = 4  # number of examples of the step: what sums of running statistics are divided by
 
 
 @dataclass(frozen=True)

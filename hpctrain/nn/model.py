@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 
 from hpctrain.batch import Batch
+from hpctrain.kernels.elementwise import blend
 from hpctrain.nn import flat
-from hpctrain.nn.compose import compile_plan, make_plan
+from hpctrain.nn.compose import compile_plan
+from hpctrain.nn.graph import build_graph
 from hpctrain.nn.initializers import fill_initial
 from hpctrain.nn.layers.base import Layer, Shape
+from hpctrain.nn.plan import make_plan
 
 _ROW_STEP = 16  # the workspace's rows are a multiple of this, so that every value in it starts on a cache line
 
@@ -28,12 +31,14 @@ def _allocate(count: int, dtype: Any = np.float32) -> np.ndarray:
 
 
 class Model:
-    """A chain of layers with a loss, laid out and compiled.
+    """A network of layers with a loss, laid out and compiled.
 
     params       (layout.size,) float32: all trainable numbers; `layout` names the tensors
-    state        (state_layout.size,) float32: running statistics; empty as long as no layer has any
-    grad_buffer  (layout.size + TAIL,) float32: `grads` and the tail of nn/flat.py, summed over ranks as one
-    grads        view of the gradients' part: *sums* over examples, never means
+    state        (state_layout.size,) float32: running statistics; `state_layout` names them
+    grad_buffer  float32: `grads`, `stats` and `tail`, summed over the ranks as one
+    grads        (layout.size,) view: *sums* of gradients over examples, never means
+    stats        (state_layout.size,) view: sums over examples of what the running statistics follow
+    tail         (TAIL,) view: see nn/flat.py
     table        the optimizer's factors for ranges of `params`; set by who binds an optimizer to the model
     """
 
@@ -54,20 +59,24 @@ class Model:
         self.target_kind = target_kind
         self.seed = np.uint64(seed)
         self.dtype = np.dtype(dtype)
-        self.plan = make_plan(self.layers, self.input_shape)
-        self.layout = self.plan.layout
-        self.state_layout = flat.Layout(())
-        self.out_shape = self.plan.output.shape
+        self.graph = build_graph(self.layers, self.input_shape)
+        self.plan = make_plan(self.graph)
+        self.layout = self.graph.layout()
+        self.state_layout = self.graph.state_layout()
+        self.out_shape = self.graph.output_shape
         self.params = allocate(self.layout.size, dtype)
         self.state = allocate(self.state_layout.size, dtype)
-        self.grad_buffer = allocate(self.layout.size + flat.TAIL, dtype)
-        self.grads = self.grad_buffer[: self.layout.size]
-        self.tail = self.grad_buffer[self.layout.size :]
+        self.grad_buffer = allocate(self.layout.size + self.state_layout.size + flat.TAIL, dtype)
+        self.grads, self.stats, self.tail = np.split(
+            self.grad_buffer, [self.layout.size, self.layout.size + self.state_layout.size]
+        )
         self.table: Any = None
+        self._momentum = np.ones(self.state_layout.size, dtype)
         self._allocate = allocate
         self._capacity = 0
-        self._workspace = allocate(0, dtype)
+        self._workspace = allocate(self.plan.workspace_floats(0), dtype)
         self._compiled = compile_plan(self.plan, loss.kernel_for(target_kind), loss.constants())
+        self._set_state()
 
     @property
     def parameters(self) -> int:
@@ -80,32 +89,38 @@ class Model:
         return flat.weights_sha256((self.layout, self.params), (self.state_layout, self.state))
 
     def initialize(self) -> None:
-        """Set the initial weights: a function of the seed and the layers alone."""
+        """Set the initial weights, a function of the seed and the layers alone, and the initial state."""
         index = 0
-        for node in self.plan.nodes:
+        for node in self.graph.nodes:
             for spec in node.built.params:
                 view = self.layout.view(self.params, f"{node.name}.{spec.name}")
                 fill_initial(view, spec.initializer, spec.fan_in, spec.fan_out, int(self.seed), index)
                 index += 1
+        self._set_state()
 
     def reserve(self, rows: int) -> None:
         """Make the workspace large enough for batches of `rows` examples; keeps it where it is large enough already."""
         if rows > self._capacity:
             self._capacity = -(-rows // _ROW_STEP) * _ROW_STEP
-            self._workspace = self._allocate(self._capacity * self.plan.row_floats, self.dtype)
+            self._workspace = self._allocate(self.plan.workspace_floats(self._capacity), self.dtype)
 
-    def loss_and_grad(self, batch: Batch) -> float:
-        """Add the gradient of the *sum* of the weighted losses over the rows to `grads`; return that sum (float64)."""
+    def loss_and_grad(self, batch: Batch, beta: float = 1.0) -> float:
+        """Return the *sum* of the weighted losses over the rows (float64), and give its gradient.
+
+        beta 1: the gradient is added to `grads` (and the statistics to `stats`); 0: it is stored, whatever they held.
+        """
         self.reserve(batch.rows)
         return self._compiled.loss_and_grad(
             self.params,
             self.grads,
             self.state,
+            self.stats,
             self._workspace,
             self._capacity,
+            beta,
             batch.inputs,
-            batch.targets,
-            batch.weight,
+            batch.targets.reshape(-1) if self.target_kind == "class" else batch.targets,
+            batch.weight.reshape(-1),
             batch.ids,
             self.seed,
             batch.step,
@@ -116,12 +131,27 @@ class Model:
         self.reserve(len(inputs))
         self._compiled.predict(self.params, self.state, self._workspace, self._capacity, inputs, outputs)
 
+    def update_state(self, rows: float) -> None:
+        """Move the running statistics by `stats`, the sums over `rows` examples of all ranks."""
+        if self.state_layout.size and rows > 0:
+            blend(self.state, self.stats, self._momentum, 1.0 / rows)
+
     def warm_up(self) -> None:
         """Run both passes once on a dummy row: compiles them, or loads them from the cache; leaves gradients zero."""
-        targets = (
-            np.zeros(1, np.int64) if self.target_kind == "class" else np.zeros((1, self.out_shape[-1]), np.float32)
-        )
+        positions = self.out_shape[:-1]
+        weight = np.ones((1, *positions), np.float32)
+        is_class = self.target_kind == "class"
+        targets = np.zeros((1, *positions), np.int64) if is_class else np.zeros((1, self.out_shape[-1]), np.float32)
         inputs = np.zeros((1, *self.input_shape), self.dtype)
-        self.loss_and_grad(Batch(inputs, targets, np.ones(1, np.float32), np.zeros(1, np.int64), 0, 0))
+        self.loss_and_grad(Batch(inputs, targets, weight, np.zeros(1, np.int64), 0, 0))
         self.predict(inputs, np.zeros((1, *self.out_shape), self.dtype))
+        if self.state_layout.size:
+            blend(self.state.copy(), self.stats, self._momentum, 1.0)
         self.grad_buffer[:] = 0
+
+    def _set_state(self) -> None:
+        for node in self.graph.nodes:
+            for spec in node.built.state:
+                slot = self.state_layout[f"{node.name}.{spec.name}"]
+                self.state[slot.offset : slot.stop] = spec.initial
+                self._momentum[slot.offset : slot.stop] = spec.momentum

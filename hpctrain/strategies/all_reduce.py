@@ -11,7 +11,8 @@ from hpctrain.comm.collectives import COLLECTIVES
 from hpctrain.comm.collectives.base import Collective
 from hpctrain.comm.group import Group
 from hpctrain.errors import UserError, unknown_name
-from hpctrain.nn.flat import CHECKPOINT, LOSS, STOP, TAIL, WEIGHT
+from hpctrain.nn.flat import CHECKPOINT, LOSS, ROWS, STOP, TAIL, WEIGHT
+from hpctrain.optim.averaging import SLOT, WeightAverage
 from hpctrain.strategies.base import FlatModel, StepOutcome, Strategy, StrategyRun
 
 
@@ -45,7 +46,9 @@ class AllReduceRun(StrategyRun):
         self._optimizer = optimizer
         self._clip = clip
         self._tail = model.grad_buffer[-TAIL:]
-        self._slots = {name: collective.group.allocate(len(model.params)) for name in optimizer.slots}
+        allocate, size = collective.group.allocate, len(model.params)
+        self._slots = {name: allocate(size) for name in optimizer.slots}
+        self._average = None if optimizer.ema is None else WeightAverage(model.params, allocate(size), optimizer.ema)
 
     def step(self, step: int, lr: float) -> StepOutcome:
         """Make one update; see `StrategyRun.step`."""
@@ -59,17 +62,22 @@ class AllReduceRun(StrategyRun):
             loss = float(self._tail[LOSS]) * scale
             factor = 1.0
             if self._clip is not None:
-                factor, grad_norm = self._clip.factor(model.grads, scale)
+                factor, grad_norm = self._clip.factor(model.grads, scale, model.table)
             self._optimizer.update(model.params, model.grads, self._slots, model.table, lr, step, scale * factor)
+        if self._average is not None:
+            self._average.add(step)
+        model.update_state(float(self._tail[ROWS]))
         return StepOutcome(weight, loss, grad_norm, bool(self._tail[STOP] > 0), bool(self._tail[CHECKPOINT] > 0))
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Return the optimizer's state buffers by slot name, each as long as the parameters."""
-        return dict(self._slots)
+        """Return the optimizer's state buffers by slot name, and the average; each as long as the parameters."""
+        average = {} if self._average is None else {SLOT: self._average.values}
+        return {**self._slots, **average}
 
     def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
         """Copy the optimizer's state in; `UserError` for other slots or lengths than this job's."""
-        expected = {name: len(slot) for name, slot in self._slots.items()}
+        own = self.state_dict()
+        expected = {name: len(values) for name, values in own.items()}
         found = {name: len(values) for name, values in state.items()}
         if found != expected:
             raise UserError(
@@ -79,7 +87,12 @@ class AllReduceRun(StrategyRun):
                 hint="resume with the job that wrote the checkpoint, or start a new run",
             )
         for name, values in state.items():
-            self._slots[name][:] = values
+            own[name][:] = values
+
+    def swap_average(self) -> None:
+        """Exchange the weights with their moving average; see `StrategyRun.swap_average`."""
+        if self._average is not None:
+            self._average.swap()
 
     def warm_up(self) -> None:
         """Compile the kernels of the collective, of clipping and of the update, or load them from the cache."""
@@ -87,6 +100,8 @@ class AllReduceRun(StrategyRun):
         self._optimizer.warm_up()
         if self._clip is not None:
             self._clip.warm_up()
+        if self._average is not None:
+            self._average.warm_up()
 
 
 def _lengths(slots: dict[str, int]) -> str:

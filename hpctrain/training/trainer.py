@@ -21,6 +21,7 @@ from hpctrain.errors import UserError, at_step
 from hpctrain.monitor.base import EpochReport, EvaluationReport, Monitor, StepReport
 from hpctrain.nn import flat
 from hpctrain.nn.model import Model
+from hpctrain.optim.plateau import ReduceOnPlateau
 from hpctrain.strategies.base import StepOutcome, StrategyRun
 from hpctrain.training.progress import Progress
 from hpctrain.training.stop import StopSignal
@@ -36,11 +37,19 @@ class EarlyStopRule:
     higher_is_better: bool
 
 
+@dataclass(frozen=True)
+class PlateauRule:
+    """Lower the learning rate when the schedule's metric does not become better; see `optim.plateau`."""
+
+    schedule: ReduceOnPlateau
+    higher_is_better: bool
+
+
 @dataclass
 class Trainer:
     """One run's loop.  Every rank makes one with the same settings and calls `run`.
 
-    learning_rate       step -> learning rate
+    learning_rate       step -> learning rate, before what `plateau` makes of it
     total_steps         number of updates of the whole run
     micro_batch         rows of one forward and backward pass at most; None: all of a rank's rows
     checkpoint_every    None: only at the end, or when stopped
@@ -61,6 +70,7 @@ class Trainer:
     checkpoint_every: Duration | None = None
     validate: Callable[[Progress], EvaluationReport] | None = None
     early_stop: EarlyStopRule | None = None
+    plateau: PlateauRule | None = None
     progress: Progress = field(default_factory=Progress)
     stopped: bool = False  # a signal ended the run before its planned end
     ended_early: bool = False  # early stopping did
@@ -98,7 +108,7 @@ class Trainer:
         for batch in self.loader.epoch(progress.epoch, first=progress.step_in_epoch):
             self._current_step = progress.step + 1
             loss_sum = self._sum_gradients(batch)
-            lr = self.learning_rate(progress.step)
+            lr = self.learning_rate(progress.step) * progress.plateau_factor
             outcome = self.strategy.step(progress.step, lr)
             progress.add(loss_sum, float(batch.weight.sum(dtype="f8")), batch.rows)
             self._report_step(outcome, lr, time.perf_counter() - started)
@@ -114,14 +124,17 @@ class Trainer:
     def _sum_gradients(self, batch: Batch) -> float:
         """Fill the gradient buffer with this rank's sums over the batch; return the sum of the losses."""
         model, tail = self.model, self.model.tail
-        model.grad_buffer[:] = 0
         loss_sum = 0.0
+        if not batch.rows:
+            model.grad_buffer[:] = 0
         size = self.micro_batch or max(batch.rows, 1)
         for lo in range(0, batch.rows, size):
-            loss_sum += model.loss_and_grad(batch if size >= batch.rows else batch.slice(lo, lo + size))
+            part = batch if size >= batch.rows else batch.slice(lo, lo + size)
+            loss_sum += model.loss_and_grad(part, beta=float(lo > 0))
         tail[flat.WEIGHT] = batch.weight.sum(dtype="f8")
         with np.errstate(over="ignore"):  # a loss beyond float32 is shown as infinite
             tail[flat.LOSS] = loss_sum
+        tail[flat.ROWS] = batch.rows
         tail[flat.STOP] = self.stop.requested is not None
         tail[flat.CHECKPOINT] = self._clock_wants_checkpoint()
         return loss_sum
@@ -161,6 +174,8 @@ class Trainer:
             evaluation = self.validate(progress)
             self.tell("on_evaluation", evaluation)
             self._judge(evaluation)
+            if complete:  # so that a run that ended inside an epoch and goes on is as one that did not
+                self._follow_plateau(evaluation)
         if complete:
             progress.examples = rows
             progress.epoch += 1
@@ -182,6 +197,17 @@ class Trainer:
             self.ended_early = True
             best = f"validation {rule.metric} has not become better than {progress.best:.4g}"
             self.tell("on_event", f"early stop: {best} for {rule.patience} epochs")
+
+    def _follow_plateau(self, report: EvaluationReport) -> None:
+        """Let the schedule see a validation result; say so where it lowers the learning rate."""
+        rule, progress = self.plateau, self.progress
+        if rule is None:
+            return
+        metric, before = rule.schedule.metric, progress.plateau
+        progress.plateau = rule.schedule.judge(before, report.metrics[metric], rule.higher_is_better)
+        if progress.plateau_factor != before.factor:
+            best = f"validation {metric} has not become better than {progress.plateau_best:.4g}"
+            self.tell("on_event", f"the learning rate is now {progress.plateau_factor:.3g} of the schedule's: {best}")
 
     def _checkpoint_is_due(self) -> bool:
         every = self.checkpoint_every

@@ -1,13 +1,16 @@
 """Every registered layer, by itself: gradients by finite differences in float64, forward by a plain numpy definition.
 
-A new layer is picked up by its registration; it needs an entry in `EXAMPLES` (options, and odd shapes to try) and one
-in `DEFINITIONS` (its forward pass, written from the definition).
+A new layer is picked up by its registration; a file of `layer_cases/` gives it an entry in `EXAMPLES` (options, and odd
+shapes to try) and one in `DEFINITIONS` (its forward pass, written from the definition).
 """
 
+import importlib
 import math
+import pkgutil
 
 import numpy as np
 import pytest
+from conformance import layer_cases
 
 from hpctrain.batch import Batch
 from hpctrain.kernels.jit import kernel
@@ -18,29 +21,12 @@ from hpctrain.nn.model import Model
 
 SEED, STEP = 11, 4
 
-# layer name -> (options, input shapes)
-EXAMPLES = {
-    "dense": ({"units": 3}, [(5,), (2, 4), (1,)]),
-    "dropout": ({"rate": 0.4}, [(7,), (2, 3)]),
-    "flatten": ({}, [(2, 3), (2, 1, 3), (4,)]),
-    "gelu": ({}, [(5,), (2, 3)]),
-    "leaky_relu": ({"slope": 0.1}, [(5,), (2, 3)]),
-    "relu": ({}, [(5,), (2, 3)]),
-    "sigmoid": ({}, [(5,), (2, 3)]),
-    "tanh": ({}, [(5,), (2, 3)]),
-}
-
-# layer name -> f(x (rows, *shape) float64, parameters by short name, options) in evaluation
-DEFINITIONS = {
-    "dense": lambda x, p, o: x @ p["weight"] + p["bias"],
-    "dropout": lambda x, p, o: x,
-    "flatten": lambda x, p, o: x.reshape(len(x), -1),
-    "gelu": lambda x, p, o: x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
-    "leaky_relu": lambda x, p, o: np.where(x > 0, x, o["slope"] * x),
-    "relu": lambda x, p, o: np.maximum(x, 0),
-    "sigmoid": lambda x, p, o: 1 / (1 + np.exp(-x)),
-    "tanh": lambda x, p, o: np.tanh(x),
-}
+FAMILIES = [
+    importlib.import_module(f"conformance.layer_cases.{module.name}")
+    for module in pkgutil.iter_modules(layer_cases.__path__)
+]
+EXAMPLES = {name: example for module in FAMILIES for name, example in module.EXAMPLES.items()}
+DEFINITIONS = {name: definition for module in FAMILIES for name, definition in module.DEFINITIONS.items()}
 
 
 @kernel
@@ -69,6 +55,11 @@ def cases():
     return [(name, shape) for name, (_, shapes) in EXAMPLES.items() for shape in shapes]
 
 
+def layer_of(name):
+    """The layer of an example; "parallel multiply" is an example of parallel."""
+    return LAYERS.get(name.split()[0])(**EXAMPLES[name][0])
+
+
 def make(layers, shape, dtype=np.float64):
     model = Model(layers, shape, HalfSquares(), "real", seed=SEED, dtype=dtype)
     model.initialize()
@@ -87,17 +78,25 @@ def batch(model, rows, dtype=np.float64):
 
 
 def test_every_registered_layer_has_an_example_and_a_definition():
-    assert set(EXAMPLES) == set(DEFINITIONS) == set(LAYERS)
+    # Merges of several values are tried as `parallel` uses them.
+    assert (
+        {name.split()[0] for name in EXAMPLES}
+        == {name.split()[0] for name in DEFINITIONS}
+        == set(LAYERS) - {"add", "concat", "multiply"}
+    )
+
+
+def test_families_do_not_name_a_layer_twice():
+    assert len(EXAMPLES) == sum(len(module.EXAMPLES) for module in FAMILIES)
 
 
 @pytest.mark.parametrize(("name", "shape"), cases())
 @pytest.mark.parametrize("rows", [1, 3])
 def test_gradients_equal_finite_differences(name, shape, rows):
     """The layer stands between two dense ones, whose gradients check its dx and its own parameters' derivatives."""
-    options, _ = EXAMPLES[name]
     size = math.prod(shape)
     before = [Dense(units=size)] if len(shape) == 1 else [Dense(units=shape[-1])]
-    model = make([*before, LAYERS.get(name)(**options), Flatten(), Dense(units=2)], shape)
+    model = make([*before, layer_of(name), Flatten(), Dense(units=2)], shape)
     data = batch(model, rows)
     model.loss_and_grad(data)
     gradient = model.grads.copy()
@@ -120,14 +119,14 @@ def test_gradients_equal_finite_differences(name, shape, rows):
 @pytest.mark.parametrize("rows", [1, 4])
 def test_forward_equals_the_definition(name, shape, rows):
     options, _ = EXAMPLES[name]
-    layer = LAYERS.get(name)(**options)
+    layer = layer_of(name)
     model = make([layer, Flatten(), Dense(units=2)], shape, np.float32)
     inputs = batch(model, rows, np.float32).inputs
     outputs = np.zeros((rows, 2), np.float32)
     model.predict(inputs, outputs)
 
     tensors = {key: value.astype("f8") for key, value in model.layout.views(model.params).items()}
-    last = f"dense{2}"
+    last = "dense2"
     own = {key.partition(".")[2]: value for key, value in tensors.items() if not key.startswith(f"{last}.")}
     hidden = DEFINITIONS[name](inputs.astype("f8"), own, options).reshape(rows, -1)
     expected = hidden @ tensors[f"{last}.weight"] + tensors[f"{last}.bias"]
@@ -136,8 +135,7 @@ def test_forward_equals_the_definition(name, shape, rows):
 
 @pytest.mark.parametrize(("name", "shape"), cases())
 def test_gradients_are_added_and_split_batches_sum_to_the_whole(name, shape):
-    options, _ = EXAMPLES[name]
-    model = make([LAYERS.get(name)(**options), Flatten(), Dense(units=2)], shape)
+    model = make([layer_of(name), Flatten(), Dense(units=2)], shape)
     data = batch(model, 5)
     loss = model.loss_and_grad(data)
     whole = model.grads.copy()
@@ -147,10 +145,9 @@ def test_gradients_are_added_and_split_batches_sum_to_the_whole(name, shape):
     np.testing.assert_allclose(model.grads, whole, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", sorted(set(EXAMPLES) - {"flatten", "dense"}))
+@pytest.mark.parametrize("name", sorted(name for name, (_, shapes) in EXAMPLES.items() if (5,) in shapes))
 def test_nan_stays_visible(name):
-    options, _ = EXAMPLES[name]
-    model = make([LAYERS.get(name)(**options), Dense(units=1)], (4,), np.float32)
+    model = make([layer_of(name), Dense(units=1)], (4,), np.float32)
     outputs = np.zeros((1, 1), np.float32)
     model.predict(np.array([[1.0, np.nan, 2.0, 3.0]], np.float32), outputs)
     assert np.isnan(outputs[0, 0])

@@ -6,15 +6,17 @@ import pytest
 from hpctrain.batch import Batch
 from hpctrain.errors import UserError
 from hpctrain.nn import flat
-from hpctrain.nn.check import output_width
-from hpctrain.nn.compose import INPUTS, build_layers, make_plan
+from hpctrain.nn.check import check_outputs, output_shape
+from hpctrain.nn.graph import build_graph
 from hpctrain.nn.layers.activations import Gelu, Relu, Tanh
 from hpctrain.nn.layers.base import Layer
+from hpctrain.nn.layers.containers import Parallel, Residual
 from hpctrain.nn.layers.dense import Dense
 from hpctrain.nn.layers.dropout import Dropout
 from hpctrain.nn.layers.flatten import Flatten
 from hpctrain.nn.losses import SoftmaxCrossEntropy
 from hpctrain.nn.model import Model
+from hpctrain.nn.plan import make_plan
 
 
 def class_batch(rows=6, features=4, classes=3, step=0, first=0):
@@ -69,20 +71,21 @@ def test_initial_weights_depend_on_the_seed_and_stay_in_the_bounds_of_he_uniform
 
 def test_activations_work_in_place_only_where_nobody_needs_the_old_values():
     # tanh's derivative needs its own output, so the dropout behind it must not write over that; flatten moves nothing.
-    plan = make_plan([Dense(units=4), Tanh(), Dropout(rate=0.5), Flatten(), Dense(units=2), Relu()], (4,))
-    dense, tanh, dropout, flatten, last, relu = plan.nodes
-    assert tanh.y.offset == dense.y.offset
-    assert dropout.y.offset != tanh.y.offset
-    assert flatten.y.offset == dropout.y.offset
-    assert relu.y.offset == last.y.offset
+    plan = make_plan(build_graph([Dense(units=4), Tanh(), Dropout(rate=0.5), Flatten(), Dense(units=2), Tanh()], (4,)))
+    dense, tanh, dropout, last, last_tanh = (step.values["y"].root for step in plan.forward)
+    assert tanh is dense
+    assert dropout is not tanh
+    assert plan.forward[3].values["x"].root is dropout
+    assert last_tanh is last
     # In evaluation dropout is not there: the next layer reads what tanh wrote.
-    assert dropout.y_predict.offset == flatten.y_predict.offset == tanh.y.offset
+    dense, tanh, last, last_tanh = plan.predict
+    assert last.values["x"].root is tanh.values["y"].root is dense.values["y"].root
 
 
 def test_the_inputs_are_never_written_to():
-    plan = make_plan([Relu(), Dense(units=2)], (4,))
-    assert plan.inputs.offset == INPUTS
-    assert plan.nodes[0].y.offset != INPUTS
+    plan = make_plan(build_graph([Relu(), Dense(units=2)], (4,)))
+    assert plan.inputs.external
+    assert not plan.forward[0].values["y"].root.external
     model = network(Relu(), Dense(units=3))
     batch = class_batch()
     before = batch.inputs.copy()
@@ -147,23 +150,23 @@ def test_empty_batches_and_growing_ones():
 def test_two_layers_of_one_kind_and_layers_without_parameters_in_front():
     model = network(Relu(), Tanh(), Dense(units=3))
     # Nothing before the first trainable layer is differentiated.
-    assert model.plan.first_trainable == 2
-    assert model.plan.nodes[1].dx is None
+    assert [step.node.kind for step in model.plan.backward] == ["dense"]
     assert model.loss_and_grad(class_batch()) > 0
 
 
 def test_networks_that_cannot_be_built_name_the_layer():
     with pytest.raises(UserError, match=r"nothing to train.*\n.*2 layers"):
-        output_width([Relu(), Flatten()], (4,))
-    with pytest.raises(UserError, match=r"model\.layers\.0 \(dense0\).*shape \(8, 3\).*inputs of shape \(8, 8\)"):
-        output_width([Dense(units=3)], (8, 8))
+        output_shape([Relu(), Flatten()], (4,))
+    layers = [Dense(units=3)]
+    with pytest.raises(UserError, match=r'model\.layers\.0 \(dense0\).*shape \(8, 3\).*3 classes(.|\n)*"flatten"'):
+        check_outputs(layers, output_shape(layers, (8, 8)), SoftmaxCrossEntropy(), "class", 3, ())
 
     class OnlyFlat(Layer):
         def build(self, in_shape):
             raise UserError("it takes one axis")
 
     with pytest.raises(UserError, match=r"model\.layers\.1 \(onlyflat1\) cannot take inputs of shape \(8, 3\)"):
-        build_layers([Dense(units=3), OnlyFlat()], (8, 8))
+        build_graph([Dense(units=3), OnlyFlat()], (8, 8))
 
 
 def test_an_edited_kernel_of_the_user_changes_the_generated_module(tmp_path):
@@ -200,3 +203,70 @@ class Scale(Layer):
         results.append(outputs)
     np.testing.assert_allclose(results[0], -results[1], rtol=1e-6)
     assert np.abs(results[0]).max() > 0
+
+
+def test_memory_is_used_again_and_values_that_are_needed_are_not_written_over():
+    """Replays a deep branched network's passes on the plan's offsets: nobody may read what another has overwritten."""
+    block = [Dense(units=4), Tanh(), Dense(units=4)]
+    layers = [
+        Dense(units=4),
+        Residual(layers=block),
+        Parallel(branches=[block, [], [Gelu()]], merge="concat"),
+        Dense(units=4),
+        Residual(layers=[Residual(layers=block), Relu()], shortcut=[Dense(units=4)]),
+        Dense(units=3),
+    ]
+    plan = make_plan(build_graph(layers, (4,)))
+    values = {id(value.root) for step in [*plan.forward, *plan.backward] for value in [*step.reads, *step.writes]}
+    taken = sum(root.size for root in {id(v.root): v.root for s in plan.forward for v in s.writes}.values())
+    assert len(values) > 10
+    assert plan.row_floats < 2 * taken
+    holder: dict[int, object] = {}
+    for step in [*plan.forward, *plan.backward]:
+        written = {id(value.root): value.root for value in step.writes}.values()
+        for value in step.reads:
+            root = value.root
+            if not root.external and root not in written and root.first >= 0 and id(root) != id(plan.d_output.root):
+                cells = {holder.get(cell) for cell in range(root.offset, root.offset + root.size)}
+                assert cells == {root} or step.node.built.buffers
+        for root in written:
+            for cell in range(root.offset, root.offset + root.size):
+                holder[cell] = root
+
+
+def test_branched_networks_have_the_gradients_of_finite_differences():
+    layers = [
+        Dense(units=4),
+        Residual(layers=[Dense(units=4), Tanh()]),
+        Parallel(branches=[[Dense(units=3)], [], [Gelu()]]),
+        Parallel(branches=[[], [Dense(units=11), Tanh()]], merge="multiply"),
+        Residual(layers=[Residual(layers=[Dense(units=11), Relu()])], shortcut=[Dense(units=11)]),
+        Dense(units=3),
+    ]
+    model = network(*layers, dtype=np.float64)
+    batch = class_batch(rows=3)
+    batch.inputs = batch.inputs.astype("f8")
+    model.loss_and_grad(batch, beta=0.0)
+    gradient = model.grads.copy()
+    random = np.random.default_rng(2)
+    for slot in model.layout:
+        for index in random.integers(slot.offset, slot.stop, 6):
+            value = model.params[index]
+            model.params[index] = value + 1e-6
+            above = model.loss_and_grad(batch)
+            model.params[index] = value - 1e-6
+            below = model.loss_and_grad(batch)
+            model.params[index] = value
+            assert gradient[index] == pytest.approx((above - below) / 2e-6, rel=1e-5, abs=1e-7), slot.name
+
+
+def test_gradients_are_stored_or_added_as_told():
+    model = network(Dense(units=5), Relu(), Dense(units=3))
+    batch = class_batch()
+    model.grads[:] = np.nan
+    model.loss_and_grad(batch, beta=0.0)
+    stored = model.grads.copy()
+    model.loss_and_grad(batch, beta=1.0)
+    for slot in model.layout:
+        part = slice(slot.offset, slot.stop)
+        np.testing.assert_allclose(model.grads[part], 2 * stored[part], rtol=1e-6)

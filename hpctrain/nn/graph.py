@@ -1,0 +1,114 @@
+"""The graph of a network: layers as nodes, values between them, composites taken apart.
+
+Nothing here knows where values live (`plan.py`) or how code is written (`compose.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpctrain.errors import UserError
+from hpctrain.nn import LAYERS
+from hpctrain.nn.flat import Layout
+from hpctrain.nn.layers.base import BuiltLayer, Composite, Layer, Shape
+
+INPUT = 0  # number of the value that the network is given
+
+
+@dataclass(frozen=True)
+class Node:
+    """A layer in its place: number, name, what it built, and the numbers of its input values and its output value."""
+
+    index: int
+    name: str
+    kind: str  # registered name of the layer, or the class's
+    built: BuiltLayer
+    inputs: tuple[int, ...]
+    output: int
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes in an order in which they can be computed; `shapes` of all values for one example; `output`, the result."""
+
+    nodes: tuple[Node, ...]
+    shapes: tuple[Shape, ...]
+    output: int
+
+    @property
+    def output_shape(self) -> Shape:
+        """Shape of the result for one example."""
+        return self.shapes[self.output]
+
+    def layout(self) -> Layout:
+        """Lay all parameters out in one buffer, in the order of the nodes."""
+        return Layout((f"{node.name}.{spec.name}", spec.shape) for node in self.nodes for spec in node.built.params)
+
+    def state_layout(self) -> Layout:
+        """Lay all running statistics out in one buffer, in the order of the nodes."""
+        return Layout((f"{node.name}.{spec.name}", spec.shape) for node in self.nodes for spec in node.built.state)
+
+
+def build_graph(layers: Sequence[Layer], input_shape: Shape) -> Graph:
+    """Build the graph of a chain of layers, composites taken apart; a shape that does not fit names the layer."""
+    builder = _Builder(input_shape)
+    value = INPUT
+    for layer in layers:
+        value = builder(layer, value)
+    return Graph(tuple(builder.nodes), tuple(builder.shapes), value)
+
+
+def kind_of(layer: Layer) -> str:
+    """Return the name under which a layer is registered, or its class's in small letters."""
+    try:
+        return LAYERS.name_of(type(layer))
+    except ValueError:
+        return type(layer).__name__.lower()
+
+
+def layer_name(layers: Sequence[Layer], index: int) -> str:
+    """Return the name of a layer of a chain in messages and files: its kind and place, "dense1"."""
+    return f"{kind_of(layers[index])}{index}"
+
+
+class _Builder:
+    """What composites call `add`: puts layers into the graph; names tell the way to a layer ("residual2.conv2d0")."""
+
+    def __init__(self, input_shape: Shape) -> None:
+        self.nodes: list[Node] = []
+        self.shapes: list[Shape] = [input_shape]
+        self._place: list[tuple[str, int]] = []  # (prefix, next number) of the composites that are being expanded
+        self._level = ("", 0)
+
+    def __call__(self, layer: Layer, *values: int) -> int:
+        """Add a layer and return the number of its output value."""
+        kind = kind_of(layer)
+        prefix, number = self._level
+        self._level = (prefix, number + 1)
+        name = f"{prefix}{kind}{number}"
+        if isinstance(layer, Composite):
+            self._place.append(self._level)
+            self._level = (f"{name}.", 0)
+            value = layer.expand(self, *values)
+            self._level = self._place.pop()
+            return value
+        shapes = tuple(self.shapes[value] for value in values)
+        try:
+            built = layer.build_many(shapes)
+        except UserError as error:
+            shown = " and ".join(map(str, shapes))
+            raise UserError(
+                f"model.layers.{self._top()} ({name}) cannot take inputs of shape {shown}: {error.message}"
+            ) from None
+        self.shapes.append(built.out_shape)
+        self.nodes.append(Node(len(self.nodes), name, kind, built, values, len(self.shapes) - 1))
+        return self.nodes[-1].output
+
+    def shape(self, value: int) -> Shape:
+        """Return a value's shape for one example."""
+        return self.shapes[value]
+
+    def _top(self) -> int:
+        """Return the number of the outermost layer that is being added."""
+        return (self._place[0][1] if self._place else self._level[1]) - 1
