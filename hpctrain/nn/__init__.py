@@ -1,6 +1,6 @@
 """Networks: layers, losses, metrics, flat buffers, and the composer that compiles a model into one step.
 
-This file holds the tables of names; a new layer, loss or metric is one file and one line here.
+This file holds the tables of names; a new layer, loss, metric or preset is one file and one line here.
 """
 
 from hpctrain.registry import Registry
@@ -34,6 +34,22 @@ LOSSES = Registry(
         "poisson": "hpctrain.nn.losses.real:Poisson",
         "quantile": "hpctrain.nn.losses.real:Quantile",
         "softmax_cross_entropy": "hpctrain.nn.losses.classes:SoftmaxCrossEntropy",
+    },
+)
+
+PRESETS = Registry(
+    "preset",
+    {
+        "cosmoflow": "hpctrain.nn.presets:CosmoFlow",
+        "gpt": "hpctrain.nn.presets:Gpt",
+        "lstm": "hpctrain.nn.presets:Lstm",
+        "mlp": "hpctrain.nn.presets:Mlp",
+        "resnet14": "hpctrain.nn.presets:ResNet14",
+        "resnet20": "hpctrain.nn.presets:ResNet20",
+        "resnet32": "hpctrain.nn.presets:ResNet32",
+        "resnet56": "hpctrain.nn.presets:ResNet56",
+        "resnet8": "hpctrain.nn.presets:ResNet8",
+        "unet": "hpctrain.nn.presets:UNet",
     },
 )
 
