@@ -89,6 +89,16 @@ class Job(Part):
             )
         return self
 
+    @pydantic.model_validator(mode="after")
+    def _schedule_can_see(self) -> Job:
+        if getattr(self.schedule, "metric", None) is not None and not self.data.has_validation:
+            raise UserError(
+                "the schedule watches the validation part, but the job has none",
+                found=f"schedule.name = {SCHEDULES.name_of(type(self.schedule))!r}",
+                hint="add split = {validation = 0.1} or validation_files to [data]",
+            )
+        return self
+
     @classmethod
     def load(cls, path: str | Path, overrides: Iterable[str] = ()) -> Job:
         """Read a job file and apply "a.b=value" overrides.
@@ -140,9 +150,14 @@ class Job(Part):
         return isinstance(self.data.files, str) and self.data.files.startswith(BUILTIN)
 
     def resolved(
-        self, *, layers: Sequence[Part] | None = None, loss: Part | None = None, metrics: Sequence[Part] | None = None
+        self,
+        *,
+        layers: Sequence[Part] | None = None,
+        loss: Part | None = None,
+        metrics: Sequence[Part] | None = None,
+        schedule: Part | None = None,
     ) -> Job:
-        """Return the job with what was inferred from the data filled in; None leaves a section as it is."""
+        """Return the job with what was inferred from data and workers filled in; None leaves a section as it is."""
         update: dict[str, Any] = {}
         if layers is not None:
             update["model"] = ModelSection(layers=tuple(layers))
@@ -150,6 +165,8 @@ class Job(Part):
             update["loss"] = loss
         if metrics is not None:
             update["metrics"] = MetricsSection(names=tuple(metrics))
+        if schedule is not None:
+            update["schedule"] = schedule
         return self.model_copy(update=update)
 
     def to_dict(self) -> dict[str, Any]:

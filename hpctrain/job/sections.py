@@ -164,8 +164,11 @@ class MetricsSection(Part):
 
 
 class ClipSection(Part):
-    """`[clip]`: gradients longer than `norm` (their global l2 norm) are scaled down to it; None: never."""
+    """`[clip]`: elements of the mean gradient beyond `value` are set to it, and then a gradient longer than `norm` (its
+    global l2 norm) is scaled down to it; None: never.
+    """
 
+    value: float | None = Field(None, gt=0)
     norm: float | None = Field(None, gt=0)
 
 
@@ -185,6 +188,7 @@ class RunSection(Part):
     steps: int | None = Field(None, ge=1)
     global_batch: int = Field(32, ge=1)
     micro_batch: int | None = Field(None, ge=1)
+    accumulate: int = Field(1, ge=1)
     seed: int = Field(0, ge=0, lt=2**63)
     dir: str | None = None
     checkpoint_every: CheckpointLength = "1 epoch"
@@ -222,6 +226,16 @@ class RunSection(Part):
     @classmethod
     def _plain_text(cls, value: Any) -> Any:
         return fspath(value) if isinstance(value, PathLike) else value
+
+    @property
+    def update_batch(self) -> int:
+        """Examples of one update over all ranks: `accumulate` global batches."""
+        return self.global_batch * self.accumulate
+
+    def rows_a_pass(self, workers: int) -> int:
+        """Most rows of a forward and backward pass on one of so many ranks, whatever `accumulate` is."""
+        local = -(-self.global_batch // workers)
+        return min(local, self.micro_batch or local)
 
     @property
     def checkpoint_interval(self) -> Duration | None:

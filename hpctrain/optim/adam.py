@@ -4,16 +4,35 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from pydantic import Field
 
 from hpctrain.kernels import optimizers as kernels
 from hpctrain.optim.base import Optimizer
-from hpctrain.optim.table import UpdateTable
 
-_BELOW_ONE = 0.9999999  # in float32, anything above could round to 1 and would never take in a gradient
+BELOW_ONE = 0.9999999  # in float32, anything above could round to 1 and would never take in a gradient
+
+
+def moment_names() -> tuple[str, ...]:
+    """Return the names of what `moment_scalars` gives."""
+    return ("beta1", "beta2", "new_mean", "new_square", "mean_correction", "root_correction", "epsilon", "scale")
+
+
+def moment_scalars(beta1: float, beta2: float, epsilon: float, step: int, scale: float, real: Any) -> tuple[Any, ...]:
+    """Return Adam's numbers for a step: betas, what is taken in of the new, and the corrections for a start from zero.
+
+    1 / (1 - beta1^t) and 1 / sqrt(1 - beta2^t) with t = step + 1.  The betas are those that the kernel has, in float32:
+    what is kept and what is new must add up to 1, or a thousand steps of beta2 = 0.999 add up the difference.  The
+    corrections are taken of the same numbers, in float64.
+    """
+    beta1, beta2 = real(beta1), real(beta2)
+    mean_correction = 1 / (1 - float(beta1) ** (step + 1))
+    root_correction = 1 / math.sqrt(1 - float(beta2) ** (step + 1))
+    new = (real(1) - beta1, real(1) - beta2)
+    return (beta1, beta2, *new, real(mean_correction), real(root_correction), real(epsilon), real(scale))
 
 
 class _Adam(Optimizer):
@@ -24,8 +43,8 @@ class _Adam(Optimizer):
     """
 
     lr: float = Field(0.001, gt=0)
-    beta1: float = Field(0.9, ge=0, le=_BELOW_ONE)
-    beta2: float = Field(0.999, ge=0, le=_BELOW_ONE)
+    beta1: float = Field(0.9, ge=0, le=BELOW_ONE)
+    beta2: float = Field(0.999, ge=0, le=BELOW_ONE)
     epsilon: float = Field(1e-8, ge=1e-37)  # not below float32's smallest normal numbers: 0 / 0
     weight_decay: float = Field(0.0, ge=0)
 
@@ -34,47 +53,25 @@ class _Adam(Optimizer):
         """`mean` and `square`: decaying means of the gradients and of their squares."""
         return ("mean", "square")
 
+    @property
+    def kernel(self) -> Callable:
+        """One for both."""
+        return kernels.adam
+
     @abstractmethod
     def _decays(self) -> tuple[float, float]:
         """Return weight decay as (added to the gradient, decoupled)."""
 
-    def update(
-        self,
-        params: np.ndarray,
-        grads: np.ndarray,
-        slots: Mapping[str, np.ndarray],
-        table: UpdateTable,
-        lr: float,
-        step: int,
-        scale: float,
-    ) -> None:
-        """Update a slice in place: see `Optimizer.update`."""
-        real = params.dtype.type
-        ranges = (table.starts, table.stops, table.lr_factor, table.decay_factor)
+    @property
+    def scalar_names(self) -> tuple[str, ...]:
+        """Rates, and the moments' numbers."""
+        return ("lr", "decay", "decoupled_decay", *moment_names())
+
+    def scalars(self, lr: float, step: int, scale: float, real: Any = np.float32) -> tuple[Any, ...]:
+        """Return the numbers of `scalar_names`."""
         decay, decoupled_decay = self._decays()
-        # The betas as the kernel has them, in float32: what is kept and what is new must add up to 1, or a thousand
-        # steps of beta2 = 0.999 add up the difference.  The corrections are taken of the same numbers, in float64.
-        beta1, beta2 = real(self.beta1), real(self.beta2)
-        mean_correction = 1 / (1 - float(beta1) ** (step + 1))
-        root_correction = 1 / math.sqrt(1 - float(beta2) ** (step + 1))
-        kernels.adam(
-            params,
-            grads,
-            slots["mean"],
-            slots["square"],
-            *ranges,
-            real(lr),
-            real(decay),
-            real(decoupled_decay),
-            beta1,
-            beta2,
-            real(1) - beta1,
-            real(1) - beta2,
-            real(mean_correction),
-            real(root_correction),
-            real(self.epsilon),
-            real(scale),
-        )
+        moments = moment_scalars(self.beta1, self.beta2, self.epsilon, step, scale, real)
+        return (real(lr), real(decay), real(decoupled_decay), *moments)
 
 
 class Adam(_Adam):

@@ -1,4 +1,4 @@
-"""`Clip`: gradients that are too long are shortened, all by the same factor (Pascanu et al. 2013)."""
+"""`Clip`: large gradients are limited element by element, or shortened by one factor (Pascanu et al. 2013)."""
 
 from __future__ import annotations
 
@@ -7,28 +7,41 @@ import math
 import numpy as np
 from pydantic import Field
 
-from hpctrain.kernels.norms import sum_of_squares
+from hpctrain.kernels.norms import clip_values, sum_of_squares
+from hpctrain.optim.table import UpdateTable
 from hpctrain.options import Part
 
 
 class Clip(Part):
-    """Clipping by the global norm: a mean gradient whose Euclidean norm is above `norm` is scaled down to `norm`.
+    """Clipping of the mean gradient.  With both limits, values come first, and the norm is that of what is left.
 
-    norm  largest norm, above 0; None leaves gradients as they are
+    value  largest size of an element, above 0: what is beyond is set to it; None: no limit
+    norm   largest Euclidean norm over all trained tensors, above 0: a longer gradient is scaled down to it; None: no
+           limit
     """
 
+    value: float | None = Field(None, gt=0)
     norm: float | None = Field(None, gt=0)
 
-    def factor(self, grads: np.ndarray, scale: float) -> tuple[float, float | None]:
-        """Return what to multiply scale * grads by, and its norm before that.
+    def factor(self, grads: np.ndarray, scale: float, table: UpdateTable) -> tuple[float, float | None]:
+        """Return what to multiply scale * grads by, and its norm before any clipping.
 
-        `grads` (n,) contiguous float32 is only read; the squares are summed in float64.  Without a limit no norm is
-        taken: (1.0, None).  A norm that is NaN or infinite stays visible: see `factor_for`.
+        `grads` (n,) contiguous float32; its elements in the ranges of `table` are limited in place where there is a
+        `value`, else it is only read.  The squares are summed in float64.  Without a limit no norm is taken:
+        (1.0, None).  A norm that is NaN or infinite stays visible: see `factor_for`.
         """
-        if self.norm is None:
+        if self.value is None and self.norm is None:
             return 1.0, None
-        norm = abs(scale) * math.sqrt(sum_of_squares(grads))
-        return self.factor_for(norm), norm
+        ranges = (table.starts, table.stops)
+        if self.value is None:
+            norm = abs(scale) * math.sqrt(sum_of_squares(grads, *ranges))
+            return self.factor_for(norm), norm
+        with np.errstate(over="ignore", divide="ignore"):  # a limit beyond float32 is none
+            limit = grads.dtype.type(np.float64(self.value) / abs(scale))
+        norm = abs(scale) * math.sqrt(clip_values(grads, *ranges, limit))
+        if self.norm is None:
+            return 1.0, norm
+        return self.factor_for(abs(scale) * math.sqrt(sum_of_squares(grads, *ranges))), norm
 
     def factor_for(self, norm: float) -> float:
         """Return min(1, limit / norm) for a norm that was put together elsewhere, such as over the owners of slices.
@@ -41,6 +54,5 @@ class Clip(Part):
         return self.norm / norm
 
     def warm_up(self) -> None:
-        """Compile the kernel, or load it from the cache."""
-        if self.norm is not None:
-            sum_of_squares(np.zeros(1, np.float32))
+        """Compile the kernels, or load them from the cache."""
+        self.factor(np.zeros(1, np.float32), 1.0, UpdateTable.from_slots(()))

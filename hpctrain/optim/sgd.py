@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from hpctrain.kernels import optimizers as kernels
 from hpctrain.optim.base import Optimizer
-from hpctrain.optim.table import UpdateTable
 
 
 class Sgd(Optimizer):
@@ -41,22 +41,19 @@ class Sgd(Optimizer):
         """`velocity` where there is momentum."""
         return ("velocity",) if self.momentum else ()
 
-    def update(
-        self,
-        params: np.ndarray,
-        grads: np.ndarray,
-        slots: Mapping[str, np.ndarray],
-        table: UpdateTable,
-        lr: float,
-        step: int,
-        scale: float,
-    ) -> None:
-        """Update a slice in place: see `Optimizer.update`."""
-        real = params.dtype.type
-        ranges = (table.starts, table.stops, table.lr_factor, table.decay_factor)
-        rates = (real(lr), real(self.weight_decay))
-        if self.momentum:
-            extra = (real(self.momentum), self.nesterov, real(scale))
-            kernels.sgd_momentum(params, grads, slots["velocity"], *ranges, *rates, *extra)
-        else:
-            kernels.sgd(params, grads, *ranges, *rates, real(scale))
+    @property
+    def kernel(self) -> Callable:
+        """One for each form: plain, momentum, Nesterov."""
+        if not self.momentum:
+            return kernels.sgd
+        return kernels.sgd_nesterov if self.nesterov else kernels.sgd_momentum
+
+    @property
+    def scalar_names(self) -> tuple[str, ...]:
+        """With `momentum` where there is any."""
+        return ("lr", "decay", "momentum", "scale") if self.momentum else ("lr", "decay", "scale")
+
+    def scalars(self, lr: float, step: int, scale: float, real: Any = np.float32) -> tuple[Any, ...]:
+        """Return the numbers of `scalar_names`."""
+        momentum = (real(self.momentum),) if self.momentum else ()
+        return (real(lr), real(self.weight_decay), *momentum, real(scale))

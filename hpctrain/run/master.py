@@ -16,12 +16,15 @@ from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.errors import UserError, unknown_name
 from hpctrain.job import Job, load_builder
 from hpctrain.nn.check import check_outputs, output_width
+from hpctrain.nn.graph import Graph, build_graph
 from hpctrain.nn.layers.activations import Relu
 from hpctrain.nn.layers.base import Layer
 from hpctrain.nn.layers.dense import Dense
 from hpctrain.nn.layers.flatten import Flatten
 from hpctrain.nn.losses import Loss, default_loss
 from hpctrain.nn.metrics import Metric, by_name, default_metrics
+from hpctrain.optim.groups import update_table
+from hpctrain.optim.table import UpdateTable
 
 DEFAULT_UNITS = (128, 64)  # hidden layers of a job that names no model
 
@@ -38,7 +41,7 @@ class Prepared:
     def total_steps(self) -> int:
         """Number of updates of the whole run."""
         run = self.job.run
-        return run.steps or run.epochs * -(-self.facts.rows["train"] // run.global_batch)
+        return run.steps or run.epochs * -(-self.facts.rows["train"] // run.update_batch)
 
     def source(self, part: str) -> Hdf5Source | None:
         """Open the files of a part ("train", "validation", "test"); None where the part has no files of its own."""
@@ -53,12 +56,15 @@ def prepare(group: Group, load_job: Callable[[], Job]) -> Prepared:
     prepared = None
     with group.agreed():
         if group.rank == 0:
-            prepared = resolve(load_job())
+            prepared = resolve(load_job(), group.size)
     return group.broadcast_object(prepared, patient=True)
 
 
-def resolve(job: Job) -> Prepared:
-    """Check a job against its files and fill in the loss, the metrics and the network where it leaves them open."""
+def resolve(job: Job, workers: int = 1) -> Prepared:
+    """Check a job against its files and fill in the loss, the metrics and the network where it leaves them open.
+
+    `workers` is how many there are, for a schedule that counts them.
+    """
     data = job.data
     files = {"train": _expand(data.files)}
     for part in ("validation", "test"):
@@ -71,12 +77,20 @@ def resolve(job: Job) -> Prepared:
     loss = job.loss or default_loss(facts.target_kind)
     metrics = default_metrics(facts.target_kind) if job.metrics.names is None else job.metrics.names
     layers = network(job, facts, loss)
-    job = job.resolved(layers=None if job.model.python else layers, loss=loss, metrics=metrics)
+    schedule = job.schedule.with_workers(workers)
+    job = job.resolved(layers=None if job.model.python else layers, loss=loss, metrics=metrics, schedule=schedule)
     width = output_width(layers, facts.input_shape)
     _check_labels(width, loss, facts)
     check_outputs(layers, width, loss, facts.target_kind, facts.classes, facts.target_width)
     _check_metrics(job, width, metrics, facts)
+    update_table_of(job, build_graph(layers, facts.input_shape or (1,)))  # finds groups that fit no tensor
     return Prepared(job, facts, files)
+
+
+def update_table_of(job: Job, graph: Graph) -> UpdateTable:
+    """Return the optimizer's factors for each tensor of a network; a group that fits no tensor is a `UserError`."""
+    decays = {f"{node.name}.{spec.name}": spec.decays for node in graph.nodes for spec in node.built.params}
+    return update_table(graph.layout(), decays, job.optimizer.groups, job.optimizer.decay_all)
 
 
 def network(job: Job, facts: DataFacts, loss: Loss) -> list[Layer]:
@@ -132,3 +146,6 @@ def _check_metrics(job: Job, width: int, metrics: Sequence[Metric], facts: DataF
     early_stop, known = job.run.early_stop, ["loss", *by_name(metrics)]
     if early_stop is not None and early_stop.metric not in known:
         raise unknown_name("metric in run.early_stop", early_stop.metric, known)
+    followed = getattr(job.schedule, "metric", "loss")
+    if followed not in known:
+        raise unknown_name("metric in schedule", followed, known)

@@ -11,6 +11,7 @@ from hpctrain.comm.group import Group
 from hpctrain.errors import UserError
 from hpctrain.job import Job
 from hpctrain.nn.model import Model
+from hpctrain.optim.averaging import SLOT
 from hpctrain.run.folder import RunFolder
 from hpctrain.run.master import Prepared
 from hpctrain.strategies.base import StrategyRun
@@ -79,11 +80,15 @@ def check_same_job(before: Job, now: Job) -> None:
 
 
 def put_back(checkpoint: Checkpoint, model: Model, strategy: StrategyRun | None) -> None:
-    """Write a checkpoint's parameters, state and optimizer state into a model and a strategy (None: weights alone)."""
-    checkpoints.fill(model.layout, model.params, checkpoint.parameters)
+    """Write a checkpoint's parameters, state and optimizer state into a model and a strategy.
+
+    Without a strategy the weights alone, to evaluate with: their moving average where the run keeps one.
+    """
     checkpoints.fill(model.state_layout, model.state, checkpoint.state)
     if strategy is None:
+        checkpoints.fill(model.layout, model.params, checkpoint.optimizer.get(SLOT, checkpoint.parameters))
         return
+    checkpoints.fill(model.layout, model.params, checkpoint.parameters)
     slots = {}
     for name, tensors in checkpoint.optimizer.items():
         slots[name] = np.zeros_like(model.params)

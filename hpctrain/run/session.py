@@ -14,9 +14,9 @@ from hpctrain.monitor.base import EvaluationReport, Monitor, RunInfo
 from hpctrain.nn.metrics import by_name
 from hpctrain.nn.model import Model
 from hpctrain.optim.clipping import Clip
-from hpctrain.optim.table import UpdateTable
+from hpctrain.optim.plateau import ReduceOnPlateau
 from hpctrain.run.folder import RunFolder
-from hpctrain.run.master import Prepared, network
+from hpctrain.run.master import Prepared, network, update_table_of
 from hpctrain.run.restore import restore
 from hpctrain.run.threads import limit_threads
 from hpctrain.run.versions import versions
@@ -25,7 +25,7 @@ from hpctrain.training import checkpoint as checkpoints
 from hpctrain.training.evaluate import Evaluator
 from hpctrain.training.progress import Progress
 from hpctrain.training.stop import StopSignal
-from hpctrain.training.trainer import EarlyStopRule, Trainer
+from hpctrain.training.trainer import EarlyStopRule, PlateauRule, Trainer
 
 
 class Session:
@@ -46,9 +46,10 @@ class Session:
         limit_threads(job.run.threads_per_rank)
         self.dataset = self._load_data()
         self.model = self._build_model()
-        clip = Clip(norm=job.clip.norm) if job.clip.norm is not None else None
+        limits = job.clip.model_dump(exclude_none=True)
+        clip = Clip(**limits) if limits else None
         self.strategy = job.strategy.bind(group, self.model, job.optimizer, clip)
-        self.loader = BatchLoader(group, self.dataset.train, job.run.global_batch, job.run.seed, job.data.shuffle)
+        self.loader = BatchLoader(group, self.dataset.train, job.run.update_batch, job.run.seed, job.data.shuffle)
         self.metrics = by_name(job.metrics.names)
         self.evaluator = Evaluator(group, self.model, self.metrics)
         self.total_steps = prepared.total_steps
@@ -91,10 +92,9 @@ class Session:
         model = Model(
             layers, facts.input_shape, job.loss, facts.target_kind, seed=job.run.seed, allocate=self.group.allocate
         )
-        model.table = UpdateTable.from_slots(model.layout)
+        model.table = update_table_of(job, model.graph)
         model.initialize()
-        local_rows = -(-job.run.global_batch // self.group.size)
-        model.reserve(min(local_rows, job.run.micro_batch or local_rows))
+        model.reserve(job.run.rows_a_pass(self.group.size))
         return model
 
     def _build_trainer(self, stop: StopSignal) -> Trainer:
@@ -111,9 +111,10 @@ class Session:
             save=self._save_checkpoint,
             stop=stop,
             monitors=self.monitors,
-            micro_batch=run.micro_batch,
+            micro_batch=run.rows_a_pass(self.group.size),
             checkpoint_every=run.checkpoint_interval,
             validate=self._validate if self.dataset.validation is not None else None,
+            plateau=self._plateau_rule(),
             early_stop=rule
             and EarlyStopRule(
                 rule.metric,
@@ -122,6 +123,12 @@ class Session:
                 rule.metric != "loss" and self.metrics[rule.metric].better == "higher",
             ),
         )
+
+    def _plateau_rule(self) -> PlateauRule | None:
+        schedule = self.job.schedule
+        if not isinstance(schedule, ReduceOnPlateau):
+            return None
+        return PlateauRule(schedule, schedule.metric != "loss" and self.metrics[schedule.metric].better == "higher")
 
     def resume(self) -> None:
         """Go on from the latest valid checkpoint of the run folder, if there is one; says what it does."""
@@ -134,6 +141,8 @@ class Session:
         trainer.run()
         if trainer.stopped and trainer.progress.step < self.total_steps:
             return None
+        # What the run hands out from here on is the average of the weights, where it keeps one.
+        self.strategy.swap_average()
         summary = self._summary(trainer.progress, first_step)
         with self.group.agreed():
             if self.folder is not None:
@@ -149,7 +158,8 @@ class Session:
                 monitor.on_event(text)
 
     def _validate(self, progress: Progress) -> EvaluationReport:
-        return self.evaluator.run(self.dataset.validation, "validation", progress.epoch, progress.step)
+        with self.strategy.averaged():
+            return self.evaluator.run(self.dataset.validation, "validation", progress.epoch, progress.step)
 
     def _save_checkpoint(self, progress: Progress, totals: tuple[float, float, int]) -> None:
         with self.group.agreed():
@@ -187,7 +197,7 @@ class Session:
             test_examples=rows.get("test", 0),
             steps_per_epoch=self.loader.steps_per_epoch,
             total_steps=self.total_steps,
-            global_batch=self.job.run.global_batch,
+            global_batch=self.job.run.update_batch,
             strategy=self.job.strategy.describe(),
             first_step=first_step,
         )

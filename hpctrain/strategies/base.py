@@ -7,6 +7,8 @@ the updates.  It is all that a training loop knows of other ranks.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -54,7 +56,7 @@ class Strategy(Part, ABC):
     def bind(self, group: Group, model: FlatModel, optimizer: Any, clip: Any | None) -> StrategyRun:
         """Make the run-time object, its optimizer state and its wire buffers.  Every rank calls it.
 
-        `optimizer` is an `optim` Optimizer; `clip` is None or has `factor(grads, scale) -> (factor, norm)`.
+        `optimizer` is an `optim` Optimizer; `clip` is None or has `factor(grads, scale, table) -> (factor, norm)`.
         """
 
     @abstractmethod
@@ -75,11 +77,26 @@ class StrategyRun(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Return what a checkpoint must hold (optimizer state): flat arrays by name, the live ones, not copies."""
+        """Return what a checkpoint must hold (optimizer state): flat arrays by name, the live ones, not copies.
+
+        A moving average of the weights is among them, as `optim.averaging.SLOT`.
+        """
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
         """Take over what `state_dict` returned; `UserError` where names or lengths do not fit this job."""
+
+    def swap_average(self) -> None:  # noqa: B027 - one that keeps no average has nothing to do
+        """Exchange `model.params` with their moving average (`optimizer.ema`); nothing happens where there is none."""
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Within, `model.params` is the moving average of the weights, where one is kept; no step may happen then."""
+        self.swap_average()
+        try:
+            yield
+        finally:
+            self.swap_average()
 
     def warm_up(self) -> None:  # noqa: B027 - one without kernels of its own has nothing to do
         """Compile every kernel of a step, or load it from the cache; changes nothing and does not communicate."""

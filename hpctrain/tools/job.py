@@ -57,20 +57,35 @@ layers = [
 # names = ["accuracy", {name = "top_k", k = 5}]   # for classes; "mae", "rmse", "r2" for real numbers
 
 [optimizer]
-name = "adam"                     # or "adamw", "sgd"
+name = "adam"                     # or "adamw", "sgd", "rmsprop", "adagrad", "lion"; for large batches "lamb", "lars"
 lr = 0.001
-# weight_decay = 0.0              # of all optimizers; default of adamw: 0.01
-# beta1 = 0.9                     # of adam and adamw, as are the next two
-# beta2 = 0.999
-# epsilon = 1e-8
-# momentum = 0.0                  # of sgd
+# weight_decay = 0.0              # of all optimizers; default of adamw and lamb: 0.01, of lars: 0.0001
+# decay_all = false               # true: biases and the scales of normalisation layers decay too
+# beta1 = 0.9                     # of adam, adamw, lamb and lion, as is the next
+# beta2 = 0.999                   # default of lion: 0.99
+# epsilon = 1e-8                  # of adam, adamw, lamb (1e-6), lars, rmsprop and adagrad (1e-10)
+# momentum = 0.0                  # of sgd, rmsprop and lars (0.9)
 # nesterov = false                # of sgd
+# rho = 0.99                      # of rmsprop
+# trust = 0.001                   # of lars
+# ema = 0.999                     # evaluate, and keep as the result, a moving average of the weights; default: none
+# groups = [{pattern = "*.bias", lr_factor = 0.5, weight_decay_factor = 0.0, frozen = false}]   # tensors by name
 
 [schedule]                        # what the learning rate is multiplied by
-name = "constant"                 # or "step" (every = "10 epochs", factor = 0.1), "cosine" (floor = 0.0)
+name = "constant"                 # or "step" (every = "10 epochs", factor = 0.1), "cosine" (floor = 0.0),
+                                  # "exponential" (rate = 0.95, every = "1 epoch"),
+                                  # "multi_step" (milestones = ["30 epochs", "60 epochs"], factor = 0.1),
+                                  # "polynomial" (power = 1.0, floor = 0.0),
+                                  # "one_cycle" (peak = 0.3, start = 0.04, final = 4e-6), without a warm-up, or
+                                  # "reduce_on_plateau" (metric = "loss", factor = 0.1, patience = 10, cooldown = 0,
+                                  # min_factor = 0.0, min_delta = 0.0), which follows the validation part
 # warmup = "0 steps"              # "100 steps", "1 epoch": the learning rate rises in a line from zero
+# scale_with_workers = "none"     # "linear", "sqrt": times workers / base_workers, or the root of that
+# base_workers = 1                # number of workers that optimizer.lr is meant for
+# workers = 4                     # default: how many there are when the run begins
 
 [clip]
+# value = 0.5                     # limit every element of the mean gradient to this size, first; default: never
 # norm = 1.0                      # scale gradients down to this global norm; default: never
 
 [strategy]
@@ -83,6 +98,7 @@ epochs = 10                       # passes over the training rows
 # steps = 1000                    # instead of epochs: updates
 # global_batch = 32               # examples an update, over all ranks together
 # micro_batch = 32                # examples a forward call on a rank: less memory; default: as many as there are
+# accumulate = 1                  # global batches an update: a larger batch in the same memory
 # seed = 0                        # initial weights, split, order and dropout come from it
 # dir = "runs/my-run"             # folder of the results; default: runs/NAME-001 and so on
 # checkpoint_every = "1 epoch"    # or "200 steps", "10 min", "never"

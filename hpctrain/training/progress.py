@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 import numpy as np
 
 from hpctrain.comm.group import Group
+from hpctrain.optim.plateau import PlateauState
 
 
 @dataclass
@@ -20,6 +21,7 @@ class Progress:
     train_loss                   weighted mean loss over all ranks' examples of the last epoch (or its part, at the end)
     examples                     number of examples over all ranks of the last whole epoch; 0 before there was one
     best, epochs_since_best      for early stopping
+    plateau_...                  what the schedule that follows the validation results remembers
     """
 
     step: int = 0
@@ -32,6 +34,20 @@ class Progress:
     examples: int = 0
     best: float = math.nan
     epochs_since_best: int = 0
+    plateau_factor: float = 1.0
+    plateau_best: float = math.nan
+    plateau_epochs: int = 0
+    plateau_cooldown: int = 0
+
+    @property
+    def plateau(self) -> PlateauState:
+        """The state of `optim.plateau`; can be set."""
+        return PlateauState(self.plateau_factor, self.plateau_best, self.plateau_epochs, self.plateau_cooldown)
+
+    @plateau.setter
+    def plateau(self, state: PlateauState) -> None:
+        self.plateau_factor, self.plateau_best = state.factor, state.best
+        self.plateau_epochs, self.plateau_cooldown = state.epochs, state.cooldown
 
     def add(self, loss_sum: float, weight_sum: float, rows: int) -> None:
         """Count one finished step of this rank."""

@@ -26,6 +26,7 @@ class Momentum:
     """v <- momentum v + scale g; w <- w - lr v."""
 
     slots = ("velocity",)
+    ema = None
 
     def update(self, params, grads, slots, table, lr, step, scale):
         slots["velocity"][:] = MOMENTUM * slots["velocity"] + np.float32(scale) * grads
@@ -33,7 +34,7 @@ class Momentum:
 
 
 class Clip:
-    def factor(self, grads, scale):
+    def factor(self, grads, scale, table):
         norm = scale * float(np.linalg.norm(grads.astype(np.float64)))
         return min(1.0, LIMIT / norm), norm
 

@@ -26,6 +26,7 @@ class Recorder:
     """An optimizer that writes down what it is asked for: w <- w - lr scale g, and counts its updates in a slot."""
 
     slots = ("count", "last")
+    ema = None
 
     def __init__(self):
         self.calls = []
@@ -44,7 +45,7 @@ class Recorder:
 class Clip:
     """Clips to norm 1, and remembers the scale."""
 
-    def factor(self, grads, scale):
+    def factor(self, grads, scale, table):
         norm = scale * math.sqrt(float(np.sum(grads.astype(np.float64) ** 2)))
         return min(1.0, 1.0 / norm), norm
 

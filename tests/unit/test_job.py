@@ -291,7 +291,7 @@ class TestDifferences:
             "optimizer.lr": 0.2,
             "schedule.floor": 0.5,
             "clip.norm": 1.0,
-            "strategy.collective": "native",
+            "strategy.collective": "ring",
             "run.global_batch": 8,
             "run.micro_batch": 8,
             "run.seed": 1,

@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from hpctrain.errors import UserError
-from hpctrain.nn.flat import Layout
+from hpctrain.nn.flat import Layout, Slot
 from hpctrain.optim.adam import Adam, AdamW
+from hpctrain.optim.adaptive import Adagrad, RmsProp
 from hpctrain.optim.base import Optimizer
+from hpctrain.optim.by_tensor import Lamb, Lars
+from hpctrain.optim.lion import Lion
 from hpctrain.optim.sgd import Sgd
 from hpctrain.optim.table import UpdateTable
 
@@ -29,8 +32,8 @@ class Reference:
     def run(self, params: np.ndarray, grads: list[np.ndarray], rates: list[float]) -> np.ndarray:
         w = params.astype(np.float64)
         state: dict = {"velocity": None, "m": 0.0, "v": 0.0}
+        one = getattr(self, type(self.optimizer).__name__.lower())
         for t, (grad, rate) in enumerate(zip(grads, rates, strict=True), 1):
-            one = self.sgd if isinstance(self.optimizer, Sgd) else self.adam
             w = one(w, grad.astype(np.float64) * SCALE, t, rate * self.lr_factor, state)
         return w
 
@@ -54,6 +57,44 @@ class Reference:
         state["v"] = o.beta2 * state["v"] + (1 - o.beta2) * g**2
         return w - lr * (state["m"] / (1 - o.beta1**t)) / (np.sqrt(state["v"] / (1 - o.beta2**t)) + o.epsilon)
 
+    adamw = adam
+
+    def rmsprop(self, w: np.ndarray, g: np.ndarray, t: int, lr: float, state: dict) -> np.ndarray:
+        o = self.optimizer
+        g = g + o.weight_decay * self.decay_factor * w
+        state["v"] = o.rho * state["v"] + (1 - o.rho) * g**2
+        state["m"] = o.momentum * state["m"] + g / (np.sqrt(state["v"]) + o.epsilon)
+        return w - lr * state["m"]
+
+    def adagrad(self, w: np.ndarray, g: np.ndarray, t: int, lr: float, state: dict) -> np.ndarray:
+        g = g + self.optimizer.weight_decay * self.decay_factor * w
+        state["v"] = state["v"] + g**2
+        return w - lr * g / (np.sqrt(state["v"]) + self.optimizer.epsilon)
+
+    def lion(self, w: np.ndarray, g: np.ndarray, t: int, lr: float, state: dict) -> np.ndarray:
+        o = self.optimizer
+        direction = np.sign(o.beta1 * state["m"] + (1 - o.beta1) * g)
+        state["m"] = o.beta2 * state["m"] + (1 - o.beta2) * g
+        return w - lr * (direction + o.weight_decay * self.decay_factor * w)
+
+    def lamb(self, w: np.ndarray, g: np.ndarray, t: int, lr: float, state: dict) -> np.ndarray:
+        o = self.optimizer
+        state["m"] = o.beta1 * state["m"] + (1 - o.beta1) * g
+        state["v"] = o.beta2 * state["v"] + (1 - o.beta2) * g**2
+        step = (state["m"] / (1 - o.beta1**t)) / (np.sqrt(state["v"] / (1 - o.beta2**t)) + o.epsilon)
+        step = step + o.weight_decay * self.decay_factor * w
+        adapted = np.linalg.norm(w) / np.linalg.norm(step) if self.decay_factor else 1.0
+        return w - lr * adapted * step
+
+    def lars(self, w: np.ndarray, g: np.ndarray, t: int, lr: float, state: dict) -> np.ndarray:
+        o = self.optimizer
+        decay = o.weight_decay * self.decay_factor
+        adapted = 1.0
+        if self.decay_factor:
+            adapted = o.trust * np.linalg.norm(w) / (np.linalg.norm(g) + decay * np.linalg.norm(w) + o.epsilon)
+        state["m"] = o.momentum * state["m"] + lr * adapted * (g + decay * w)
+        return w - state["m"]
+
 
 OPTIMIZERS = [
     Sgd(),
@@ -66,6 +107,16 @@ OPTIMIZERS = [
     Adam(beta1=0.5, beta2=0.5, weight_decay=0.1),
     AdamW(),
     AdamW(weight_decay=0.5, beta2=0.95),
+    RmsProp(),
+    RmsProp(rho=0.9, momentum=0.9, weight_decay=0.1),
+    Adagrad(),
+    Adagrad(epsilon=1e-3, weight_decay=0.1),
+    Lion(),
+    Lion(beta1=0.5, beta2=0.25, weight_decay=0.1),
+    Lamb(),
+    Lamb(beta1=0.5, beta2=0.9, epsilon=1e-3, weight_decay=0.3),
+    Lars(),
+    Lars(momentum=0.0, trust=0.5, weight_decay=0.1),
 ]
 
 
@@ -73,16 +124,17 @@ OPTIMIZERS = [
 @pytest.mark.parametrize(("real", "close"), [(np.float32, 2e-5), (np.float64, 1e-12)])
 def test_follows_the_papers(optimizer: Optimizer, real: type, close: float) -> None:
     random = np.random.default_rng(0)
-    layout = Layout([("a", (SIZE,)), ("b", (3, 5))])
+    layout = Layout([("a", (SIZE,)), ("b", (3, 5)), ("c", (7,))])
     params = random.normal(0, 1, layout.size).astype(real)
     grads = [random.normal(1, 20, layout.size).astype(real) for _ in range(STEPS)]
     rates = [0.02 / (1 + step / 20) for step in range(STEPS)]
     plain = UpdateTable.from_slots(layout)
-    table = UpdateTable(plain.starts, plain.stops, np.array([1, 0.5], np.float32), np.array([1, 0.25], np.float32))
+    factors = {"a": (1.0, 1.0), "b": (0.5, 0.25), "c": (2.0, 0.0)}
+    table = UpdateTable(plain.starts, plain.stops, *np.array(list(factors.values()), np.float32).T.copy())
     slots = {name: np.zeros(layout.size, real) for name in optimizer.slots}
     expected = {
-        "a": Reference(optimizer).run(layout.view(params, "a"), [layout.view(g, "a") for g in grads], rates),
-        "b": Reference(optimizer, 0.5, 0.25).run(layout.view(params, "b"), [layout.view(g, "b") for g in grads], rates),
+        name: Reference(optimizer, *pair).run(layout.view(params, name), [layout.view(g, name) for g in grads], rates)
+        for name, pair in factors.items()
     }
     for step, (grad, rate) in enumerate(zip(grads, rates, strict=True)):
         optimizer.update(params, grad, slots, table, rate, step, SCALE)
@@ -110,10 +162,39 @@ def test_small_decoupled_decay_is_not_rounded_to_few_digits() -> None:
     assert params[0] == pytest.approx(math.exp(1000 * math.log1p(-1e-5)), rel=3e-5)
 
 
+def test_lion_stands_still_where_there_is_no_direction() -> None:
+    params, table = np.array([1, -2, 3], np.float32), UpdateTable.from_slots([Slot("a", 0, (3,))])
+    slots = {"mean": np.zeros(3, np.float32)}
+    Lion().update(params, np.array([0, 1e-30, -5], np.float32), slots, table, 0.5, 0, 1.0)
+    assert params.tolist() == [1, -2.5, 3.5]
+
+
+@pytest.mark.parametrize("optimizer", [Lamb(lr=0.1), Lars(lr=1.0, trust=0.1, momentum=0.0, weight_decay=0.0)], ids=str)
+def test_steps_are_as_long_as_the_tensor_is(optimizer: Optimizer) -> None:
+    """|step| = 0.1 |p| for each tensor, whatever its gradient's length; a tensor of zeros takes the plain step."""
+    layout = Layout([("a", (50,)), ("b", (50,)), ("zero", (5,))])
+    table = UpdateTable.from_slots(layout)
+    random = np.random.default_rng(3)
+    params, grads = (random.normal(0, 1, layout.size).astype(np.float32) for _ in range(2))
+    grads[layout["b"].offset :] *= 1e6
+    layout.view(params, "zero")[:] = 0
+    before = params.copy()
+    slots = {name: np.zeros(layout.size, np.float32) for name in optimizer.slots}
+    optimizer.update(params, grads, slots, table, optimizer.lr, 0, 1.0)
+    for name in ("a", "b"):
+        step = np.linalg.norm(layout.view(params - before, name))
+        assert step == pytest.approx(0.1 * np.linalg.norm(layout.view(before, name)), rel=1e-3)
+    zero, plain = layout.view(params, "zero"), layout.view(grads, "zero")
+    expected = -plain if isinstance(optimizer, Lars) else -0.1 * np.sign(plain)
+    np.testing.assert_allclose(zero, expected, rtol=1e-5)
+
+
 def test_plain_sgd_needs_no_state() -> None:
     assert Sgd().slots == ()
     assert Sgd(momentum=0.9).slots == ("velocity",)
     assert Adam().slots == AdamW().slots == ("mean", "square")
+    assert RmsProp().slots == ("square",)
+    assert RmsProp(momentum=0.9).slots == ("square", "velocity")
 
 
 @pytest.mark.parametrize(
@@ -128,6 +209,12 @@ def test_plain_sgd_needs_no_state() -> None:
         (Adam, {"beta1": 1.0}, r"optimizer.beta1 = 1.0: .*less than or equal to 0.9999999"),
         (Adam, {"beta2": -0.1}, r"optimizer.beta2 = -0.1: .*greater than or equal to 0"),
         (AdamW, {"epsilon": 0}, r"optimizer.epsilon = 0: "),
+        (RmsProp, {"rho": 1}, r"optimizer.rho = 1: .*less than or equal to 0.9999999"),
+        (Lars, {"trust": 0}, r"optimizer.trust = 0: .*greater than 0"),
+        (Lion, {"beta2": 1.5}, r"optimizer.beta2 = 1.5: .*less than or equal to 0.9999999"),
+        (Lion, {"ema": 1.0}, r"optimizer.ema = 1.0: .*less than or equal to 0.9999999"),
+        (Sgd, {"groups": [{"patern": "a"}]}, r"optimizer.groups.0.patern.*did you mean 'pattern'"),
+        (Sgd, {"groups": [{"pattern": "a", "lr_factor": -1}]}, r"optimizer.groups.0.lr_factor = -1: "),
         (AdamW, {"lr": "fast"}, r"optimizer.lr = 'fast': "),
     ],
 )
@@ -143,7 +230,21 @@ def test_table_from_a_layout() -> None:
     assert table.stops.tolist() == [15, 17, 48]
     assert table.starts.dtype == table.stops.dtype == np.int64
     assert table.lr_factor.tolist() == table.decay_factor.tolist() == [1, 1, 1]
+    assert table.tensors.tolist() == [0, 1, 2]
+    assert table.starts.flags.c_contiguous
+    assert table.stops.flags.c_contiguous
     assert len(UpdateTable.from_slots([])) == 0
+
+
+def test_table_without_what_is_frozen() -> None:
+    layout = Layout([("a", (3, 5)), ("b", ()), ("c", (16,))])
+    table = UpdateTable.from_slots(layout, [1, 2, 3], [4, 5, 6], [True, False, True])
+    assert (table.starts.tolist(), table.stops.tolist()) == ([0, 32], [15, 48])
+    assert (table.lr_factor.tolist(), table.decay_factor.tolist()) == ([1, 3], [4, 6])
+    cut = table.slice(20, 40)
+    assert (cut.starts.tolist(), cut.stops.tolist(), cut.lr_factor.tolist()) == ([12], [20], [3])
+    # Norms are counted by tensors of the whole model, wherever the slice lies.
+    assert (table.tensors.tolist(), cut.tensors.tolist(), cut.tensor_count) == ([0, 2], [2], 3)
 
 
 def test_slices_of_a_table_cover_each_element_once() -> None:
