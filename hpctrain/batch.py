@@ -12,8 +12,10 @@ class Batch:
     """This rank's rows of one global batch; may be empty.
 
     inputs   (rows, *input_shape) float32, C-contiguous
-    targets  (rows,) int64 class labels, or (rows, width) float32
-    weight   (rows,) float32, 1 for a plain example
+    targets  (rows,) int64 class labels, or (rows, positions) of a sequence or an image, or (rows, width) float32
+    weight   (rows,) float32, 1 for a plain example; (rows, positions) where each position has a weight of its own: with
+             a label for each position, or a mask.  Its sum is what sums over the batch are divided by.  Losses and
+             metrics take a position as a row: outputs are seen as (weight.size, columns).
     ids      (rows,) int64 example ids: the index within the part (training, validation, test) in file order, the same
              at every world size.  Dropout is keyed by id and step.
     step     the update that this batch belongs to, counted from 0 over the whole run

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.data.sharding import Split
+from hpctrain.data.values import counts
 from hpctrain.errors import UserError
 
-_BLOCK_ROWS = 1 << 18
+_BLOCK_LABELS = 1 << 18
 _MOST_CLASSES = 1 << 16  # beyond this nobody wants to read which labels are missing
 
 
@@ -34,7 +36,8 @@ class DataFacts:
     rows         part ("train", "validation", "test") -> number of rows; only parts that there are
     input_shape  of one example
     target_kind  "class" or "real"
-    target_width numbers in one target
+    target_shape of one example's target: () for one class label, else an axis or more
+    weighted     whether examples or positions have weights of their own
     classes      largest label + 1; None for real targets
     label_min, label_max  the extreme labels and their first places; None for real targets
     missing      labels from 0 to the largest that no row has
@@ -44,7 +47,8 @@ class DataFacts:
     rows: dict[str, int]
     input_shape: tuple[int, ...]
     target_kind: str
-    target_width: int
+    target_shape: tuple[int, ...]
+    weighted: bool = False
     classes: int | None = None
     label_min: Label | None = None
     label_max: Label | None = None
@@ -74,12 +78,19 @@ class DataFacts:
                     found=f"{part}: {source.format}; training: {train.format}",
                     allowed="inputs of the same shape and targets of the same kind and width",
                 )
-        counts = Split(len(train), seed, *split).counts
-        rows = {part: count for part, count in zip(("train", "validation", "test"), counts, strict=True) if count}
+        held = Split(len(train), seed, *split).counts
+        rows = {part: count for part, count in zip(("train", "validation", "test"), held, strict=True) if count}
         rows |= {part: len(source) for part, source in sources.items() if part != "train"}
         labels = _labels(list(sources.values())) if train.target_kind == "class" else {}
         prints = {part: source.fingerprint() for part, source in sources.items()}
-        return cls(rows, train.input_shape, train.target_kind, train.target_width, fingerprint=prints, **labels)
+        form = train.format
+        weighted = form.weight_shape is not None
+        return cls(rows, form.input_shape, form.target_kind, form.target_shape, weighted, fingerprint=prints, **labels)
+
+    @property
+    def target_width(self) -> int:
+        """Numbers in one target; 1 for a single class label."""
+        return math.prod(self.target_shape)
 
 
 def _labels(sources: list[Hdf5Source]) -> dict[str, object]:
@@ -88,25 +99,37 @@ def _labels(sources: list[Hdf5Source]) -> dict[str, object]:
     high: Label | None = None
     seen: set[int] = set()
     for source in sources:
-        buffer = np.empty(min(len(source), _BLOCK_ROWS), np.int64)
-        for lo in range(0, len(source), _BLOCK_ROWS):
-            labels = buffer[: min(_BLOCK_ROWS, len(source) - lo)]
-            source.read_into(lo, None, labels)
-            at = int(np.argmin(labels))
-            if low is None or labels[at] < low.value:
-                low = _label(source, int(labels[at]), lo + at)
-            at = int(np.argmax(labels))
-            if high is None or labels[at] > high.value:
-                high = _label(source, int(labels[at]), lo + at)
+        form = source.format
+        block = max(1, _BLOCK_LABELS // form.target_width)
+        _, targets, weight = replace(form, input_shape=(0,)).empty(min(len(source), block))
+        for lo in range(0, len(source), block):
+            rows = min(block, len(source) - lo)
+            source.read_into(lo, None, targets[:rows], weight[:rows])
+            at = np.flatnonzero(counts(form, targets[:rows], weight[:rows]))
+            if not len(at):
+                continue
+            labels = targets[:rows].reshape(-1)[at]
+            first = int(np.argmin(labels))
+            if low is None or labels[first] < low.value:
+                low = _label(source, int(labels[first]), lo + int(at[first]) // form.target_width)
+            first = int(np.argmax(labels))
+            if high is None or labels[first] > high.value:
+                high = _label(source, int(labels[first]), lo + int(at[first]) // form.target_width)
             if len(seen) <= _MOST_CLASSES:
                 seen.update(np.unique(labels).tolist())
         source.close()
+    if low is None:
+        raise UserError(
+            "no label counts: every one has the weight 0",
+            allowed="at least one label with a weight above 0",
+            hint="check data.weight, data.mask and data.ignore_label",
+        )
     if low.value < 0:
         raise UserError(
             "a class label is negative",
             found=str(low),
             allowed="labels 0, 1, 2, ...",
-            hint="number the classes from 0, and leave out rows without a label",
+            hint="number the classes from 0; rows or positions without a label can be marked with data.ignore_label",
         )
     classes = high.value + 1
     missing = sorted(set(range(classes)) - seen) if classes <= _MOST_CLASSES else []

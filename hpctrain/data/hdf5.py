@@ -14,50 +14,11 @@ import numpy as np
 
 from hpctrain.data.datasets import find_dataset, type_name
 from hpctrain.data.files import open_file
+from hpctrain.data.format import Arrays, RowFormat
+from hpctrain.data.values import bad_value, bad_weight, first_bad, weight_error
 from hpctrain.errors import UserError
-from hpctrain.kernels.rows import first_nonfinite_row
 
 _CACHE_BYTES = (1 << 20, 96 << 20)  # least and most for one dataset's cache of decoded chunks
-
-
-@dataclass(frozen=True)
-class RowFormat:
-    """What a row looks like in memory: float32 inputs of `input_shape`, and a target.
-
-    target_kind "class": one int64 label; "real": `target_width` float32 numbers.
-    """
-
-    input_shape: tuple[int, ...]
-    target_kind: str
-    target_width: int
-
-    @property
-    def input_size(self) -> int:
-        """Numbers in one row of the inputs (float32: as many 32-bit words)."""
-        return math.prod(self.input_shape)
-
-    @property
-    def target_words(self) -> int:
-        """32-bit words in one row of the targets."""
-        return 2 if self.target_kind == "class" else self.target_width
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row, target included."""
-        return 4 * (self.input_size + self.target_words)
-
-    def empty(self, rows: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return uninitialised arrays for inputs (rows, *input_shape) and targets (rows,) or (rows, target_width)."""
-        inputs = np.empty((rows, *self.input_shape), np.float32)
-        if self.target_kind == "class":
-            return inputs, np.empty(rows, np.int64)
-        return inputs, np.empty((rows, self.target_width), np.float32)
-
-    def words(self, inputs: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return views of both arrays as uint32 (rows, words)."""
-        rows = len(inputs)
-        flat = inputs.reshape(rows, self.input_size).view(np.uint32)
-        return flat, targets.view(np.uint32).reshape(rows, self.target_words)
 
 
 @dataclass(frozen=True)
@@ -76,18 +37,34 @@ class _File:
 class Hdf5Source:
     """The rows of several HDF5 files, one after another in the order given.
 
-    files        paths (see `files.expand`)
-    input        path of the inputs' dataset: (rows, ...) numbers, read as float32; (rows,) counts as (rows, 1)
-    target       path of the targets' dataset: integers or booleans are class labels, (rows,) or (rows, 1); floating
-                 point numbers are real targets, (rows,) or (rows, width)
-    target_kind  "class" or "real" where the loss wants it so; "real" also takes integers
+    files         paths (see `files.expand`)
+    input         path of the inputs' dataset: (rows, ...) numbers, read as float32; (rows,) counts as (rows, 1)
+    target        path of the targets' dataset: integers or booleans are class labels, (rows,) or (rows, 1), or one for
+                  each position, (rows, ...); floating point numbers are real targets, (rows,) or (rows, ...)
+    target_kind   "class" or "real" where the loss wants it so; "real" also takes integers
+    weight        path of the weights' dataset: (rows,), or one for each position; finite numbers, 0 or more
+    mask          path of the mask's dataset, of 0 and 1: (rows,) or one for each position.  Positions are those of the
+                  labels; for real targets, their first axes or all of them
+    ignore_label  the label of positions (or rows) that do not count
 
-    Raises `UserError` for all that a user can have got wrong in the files; for values there is `check_values`.  One
-    file at a time is kept open; `close` it when done.
+    Weight, mask and `ignore_label` are multiplied.  Raises `UserError` for all that a user can have got wrong in the
+    files; for values there is `check_values`.  One file at a time is kept open; `close` it when done.
     """
 
-    def __init__(self, files: list[str], input: str, target: str, target_kind: str | None = None) -> None:
+    def __init__(
+        self,
+        files: list[str],
+        input: str,
+        target: str,
+        target_kind: str | None = None,
+        *,
+        weight: str | None = None,
+        mask: str | None = None,
+        ignore_label: int | None = None,
+    ) -> None:
         self.input, self.target = input, target
+        self._weights = {key: name for key, name in (("weight", weight), ("mask", mask)) if name is not None}
+        self._ignore_label = ignore_label
         self._open: tuple[str, h5py.File] | None = None
         self._files: list[_File] = []
         for path in files:
@@ -101,6 +78,7 @@ class Hdf5Source:
     def _add(self, file: h5py.File, path: str, target_kind: str | None) -> None:
         inputs = find_dataset(file, self.input, "data.input")
         targets = find_dataset(file, self.target, "data.target")
+        weights = {key: find_dataset(file, name, f"data.{key}") for key, name in self._weights.items()}
         if len(inputs) != len(targets):
             less = "targets" if len(targets) < len(inputs) else "inputs"
             raise UserError(
@@ -108,7 +86,9 @@ class Hdf5Source:
                 found=f"{self.input!r} has {len(inputs)} rows, {self.target!r} has {len(targets)}",
                 allowed="as many targets as inputs",
             )
-        form = RowFormat(inputs.shape[1:] or (1,), *self._target_form(targets, path, target_kind))
+        kind, target_shape = self._target_form(targets, path, target_kind)
+        weight_shape = self._weight_form(kind, target_shape, weights, len(inputs), path)
+        form = RowFormat(inputs.shape[1:] or (1,), kind, target_shape, weight_shape)
         if not self._files:
             self.format = form
             self._fingerprint = {
@@ -123,30 +103,48 @@ class Hdf5Source:
                 found=f"{_describe(self.format)} in {self._files[0].path}, but {_describe(form)} in {path}",
                 allowed="the same shape and kind in all files",
             )
-        row_bytes = [dataset.dtype.itemsize * math.prod(dataset.shape[1:]) for dataset in (inputs, targets)]
+        datasets = (inputs, targets, *weights.values())
+        row_bytes = sum(dataset.dtype.itemsize * math.prod(dataset.shape[1:]) for dataset in datasets)
         chunk_rows = max(inputs.chunks[0] if inputs.chunks else 1, 1)
-        self._files.append(_File(path, len(self), len(inputs), chunk_rows, sum(row_bytes)))
+        self._files.append(_File(path, len(self), len(inputs), chunk_rows, row_bytes))
 
-    def _target_form(self, targets: h5py.Dataset, path: str, wanted: str | None) -> tuple[str, int]:
+    def _target_form(self, targets: h5py.Dataset, path: str, wanted: str | None) -> tuple[str, tuple[int, ...]]:
         kind = wanted or ("real" if targets.dtype.kind == "f" else "class")
-        shape = f"{self.target!r} has shape {targets.shape} and type {type_name(targets.dtype)} in {path}"
+        shape = targets.shape[1:]
         if kind == "class" and targets.dtype.kind == "f":
             raise UserError(
                 "class labels must be integers",
-                found=shape,
+                found=f"{self.target!r} has shape {targets.shape} and type {type_name(targets.dtype)} in {path}",
                 hint="store the labels as integers, or choose a loss for real targets (mse, mae, huber)",
             )
-        if targets.ndim > 2:
-            raise UserError("targets must be one number or one row of numbers an example", found=shape)
-        width = targets.shape[1] if targets.ndim == 2 else 1
-        if kind == "class" and width > 1:
+        if kind == "real":
+            return kind, shape or (1,)
+        return kind, () if shape == (1,) else shape
+
+    def _weight_form(
+        self, kind: str, target_shape: tuple[int, ...], weights: dict[str, h5py.Dataset], rows: int, path: str
+    ) -> tuple[int, ...] | None:
+        """Return `RowFormat.weight_shape` for the datasets of weights that there are."""
+        if self._ignore_label is not None and kind == "real":
             raise UserError(
-                "a class label must be one integer an example",
-                found=shape,
-                hint="if these are one-hot rows, store their argmax(axis=1); "
-                "if they are real targets, store floating point numbers",
+                "data.ignore_label is for class labels, but the targets are real numbers",
+                found=f"data.ignore_label = {self._ignore_label}",
+                hint="mark what does not count with data.mask or data.weight",
             )
-        return kind, width
+        whole = target_shape if kind == "class" else None
+        found: tuple[int, ...] | None = None if self._ignore_label is None else target_shape
+        for key, dataset in weights.items():
+            shape = () if dataset.shape[1:] == (1,) else dataset.shape[1:]
+            fits = shape == () or (shape == whole if whole is not None else shape == target_shape[: len(shape)])
+            if len(dataset) != rows or not fits or (found and shape and shape != found):
+                allowed = f"({rows},)" + (f" or {(rows, *target_shape)}" if target_shape not in ((), (1,)) else "")
+                raise UserError(
+                    f"data.{key} does not fit the targets in {path}",
+                    found=f"{dataset.name!r} has shape {dataset.shape}, {self.target!r} {(rows, *target_shape)}",
+                    allowed=f"{allowed}: one number a row, or one a position",
+                )
+            found = shape or found or ()
+        return found
 
     def __len__(self) -> int:
         return self._files[-1].stop if self._files else 0
@@ -163,7 +161,7 @@ class Hdf5Source:
 
     @property
     def target_width(self) -> int:
-        """Numbers in one example's target; 1 for class labels."""
+        """Numbers in one example's target; 1 for a single class label."""
         return self.format.target_width
 
     @property
@@ -173,7 +171,7 @@ class Hdf5Source:
 
     def fingerprint(self) -> dict[str, object]:
         """Return what must be the same when a run is resumed: rows, and shapes and types as in the files."""
-        return {"rows": len(self), **self._fingerprint}
+        return {"rows": len(self), **self._fingerprint, **self._weights}
 
     def locate(self, row: int) -> tuple[str, int]:
         """Return a row's file and its number in that file."""
@@ -197,58 +195,61 @@ class Hdf5Source:
                 yield at, end
                 at = end
 
-    def read(self, lo: int, hi: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows lo..hi: inputs (n, *input_shape) float32; targets (n,) int64 or (n, target_width) float32."""
-        inputs, targets = self.format.empty(hi - lo)
-        self.read_into(lo, inputs, targets)
-        return inputs, targets
+    def read(self, lo: int, hi: int) -> Arrays:
+        """Return inputs, targets and weights of the rows lo..hi, as `RowFormat.empty` describes them."""
+        arrays = self.format.empty(hi - lo)
+        self.read_into(lo, *arrays)
+        return arrays
 
-    def read_into(self, lo: int, inputs: np.ndarray | None, targets: np.ndarray | None) -> None:
-        """Fill C-contiguous arrays as `read` makes them with the rows from `lo` on; either may be None."""
-        for name, out in ((self.input, inputs), (self.target, targets)):
-            if out is None:
-                continue
-            for file in self._files:
-                at, stop = max(lo, file.first), min(lo + len(out), file.stop)
-                if at < stop:
-                    dataset = self._file(file)[name]
-                    _read(dataset, at - file.first, stop - file.first, out[at - lo : stop - lo], file.path)
+    def read_into(
+        self, lo: int, inputs: np.ndarray | None, targets: np.ndarray, weight: np.ndarray | None = None
+    ) -> None:
+        """Fill C-contiguous arrays as `read` makes them with the rows from `lo` on; inputs and weight may be None.
 
-    def check_values(self, inputs: np.ndarray, targets: np.ndarray, first_row: int) -> None:
-        """Raise `UserError` for NaN or infinity, or a negative label; names the first such row.
+        Raises `UserError` for a weight or a mask with a value that it cannot have.
+        """
+        if inputs is not None:
+            self._fill(self.input, lo, inputs)
+        self._fill(self.target, lo, targets)
+        if weight is None or self.format.weight_words == 0:
+            return
+        weight[...] = 1
+        for key, name in self._weights.items():
+            factor = np.empty((len(weight), self._width(name)), np.float32)
+            self._fill(name, lo, factor)
+            row = bad_weight(factor, key == "mask")
+            if row >= 0:
+                raise weight_error(factor[row], key == "mask", self._place(name, lo + row))
+            weight *= factor
+        if self._ignore_label is not None:
+            weight[targets.reshape(weight.shape) == self._ignore_label] = 0
+
+    def _fill(self, name: str, lo: int, out: np.ndarray) -> None:
+        """Fill `out` with a dataset's rows from `lo` on."""
+        for file in self._files:
+            at, stop = max(lo, file.first), min(lo + len(out), file.stop)
+            if at < stop:
+                dataset = self._file(file)[name]
+                _read(dataset, at - file.first, stop - file.first, out[at - lo : stop - lo], file.path)
+
+    def _width(self, name: str) -> int:
+        return math.prod(self._file(self._files[0])[name].shape[1:])
+
+    def check_values(self, inputs: np.ndarray, targets: np.ndarray, weight: np.ndarray, first_row: int) -> None:
+        """Raise `UserError` for NaN or infinity, or a negative label that counts; names the first such row.
 
         `first_row` is the number, among all rows, of the arrays' first.
         """
-        input_words, target_words = self.format.words(inputs, targets)
-        found = [(first_nonfinite_row(input_words), self.input, inputs)]
-        if self.target_kind == "real":
-            found.append((first_nonfinite_row(target_words), self.target, targets))
-        elif len(targets) and targets.min() < 0:
-            found.append((int(np.argmax(targets < 0)), self.target, targets))
-        bad = [item for item in found if item[0] >= 0]
-        if bad:
-            row, name, values = min(bad, key=lambda item: item[0])
-            raise self._bad_value(name, values[row], first_row + row)
+        found = first_bad(self.format, inputs, targets, weight)
+        if found:
+            row, where = found
+            name, values = (self.input, inputs) if where == "input" else (self.target, targets)
+            raise bad_value(values[row], self._place(name, first_row + row))
 
-    def _bad_value(self, name: str, values: np.ndarray, row: int) -> UserError:
+    def _place(self, name: str, row: int) -> str:
         path, row_in_file = self.locate(row)
         place = f"row {row_in_file} of {name!r} in {path}"
-        if len(self._files) > 1:
-            place += f" (row {row} over all files)"
-        if values.dtype == np.int64:
-            return UserError(
-                f"a class label is negative: {place}",
-                found=int(values),
-                allowed="labels 0, 1, 2, ...",
-                hint="number the classes from 0, and leave out rows without a label",
-            )
-        what = "NaN" if np.isnan(values).any() else "an infinite number (after the conversion to float32)"
-        return UserError(
-            f"{what} in the data: {place}",
-            found=f"the first such row; {np.count_nonzero(~np.isfinite(values))} of its {values.size} values",
-            allowed="finite numbers",
-            hint="fill or remove missing values before training",
-        )
+        return place + (f" (row {row} over all files)" if len(self._files) > 1 else "")
 
     def _file(self, file: _File) -> h5py.File:
         if self._open is None or self._open[0] != file.path:
@@ -271,8 +272,16 @@ class Hdf5Source:
 
 
 def _describe(form: RowFormat) -> str:
-    target = "class labels" if form.target_kind == "class" else f"{form.target_width} real target(s)"
-    return f"inputs of shape {form.input_shape} and {target}"
+    if form.target_kind == "real":
+        target = (
+            f"{form.target_width} real target(s)"
+            if len(form.target_shape) == 1
+            else (f"real targets of shape {form.target_shape}")
+        )
+    else:
+        target = f"class labels of shape {form.target_shape}" if form.target_shape else "class labels"
+    weights = "" if form.weight_shape is None else f", weights of shape {form.weight_shape}"
+    return f"inputs of shape {form.input_shape} and {target}{weights}"
 
 
 def _read(dataset: h5py.Dataset, lo: int, hi: int, out: np.ndarray, path: str) -> None:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpctrain.comm.group import Group, Request
-from hpctrain.data.hdf5 import Hdf5Source, RowFormat
+from hpctrain.data.format import Arrays, RowFormat
+from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.data.shard import Dataset, Shard
 from hpctrain.data.sharding import Split, row_range
 from hpctrain.errors import UserError
@@ -24,7 +25,7 @@ BLOCK_BYTES = 32 << 20
 _PARTS = ("train", "validation", "test")  # in the order of sharding's codes
 _PARTS_BLOCK = 1 << 20  # rows whose parts are worked out at a time
 _STOP = -1  # in a block's header, in place of its number of rows: reading failed
-_HEADER, _INPUTS, _TARGETS = 101, 102, 103  # message tags
+_HEADER, _FIRST_ARRAY = 101, 102  # message tags; inputs, targets and weights have one each
 _PAUSE_S = 0.001
 
 Progress = Callable[[float], None]
@@ -151,14 +152,14 @@ class _Filler:
         self._parts = [part for part, total in enumerate(plan.split.counts) if total]
         self._arrays = {part: plan.format.empty(int(counts[part])) for part in self._parts}
 
-    def put(self, first: int, inputs: np.ndarray, targets: np.ndarray) -> None:
+    def put(self, first: int, arrays: Arrays) -> None:
         """Store a block of rows that begins with row `first` of the source."""
-        parts = self.plan.split.part_of(first, first + len(inputs))
+        parts = self.plan.split.part_of(first, first + len(arrays[0]))
         for part in self._parts:
             chosen = parts == part
             at = self._filled[part]
             self._filled[part] += np.count_nonzero(chosen)
-            for block, own in zip((inputs, targets), self._arrays[part], strict=True):
+            for block, own in zip(arrays, self._arrays[part], strict=True):
                 np.compress(chosen, block, axis=0, out=own[at : self._filled[part]])
 
     def shards(self, group: Group) -> dict[int, Shard]:
@@ -167,7 +168,8 @@ class _Filler:
         shards = {}
         for part in self._parts:
             starts = np.concatenate([[0], np.cumsum([counts[part] for counts in held])]).astype(np.int64)
-            shards[part] = Shard(self.plan.format, *self._arrays[part], starts, int(starts[group.rank]))
+            inputs, targets, weight = self._arrays[part]
+            shards[part] = Shard(self.plan.format, inputs, targets, starts, int(starts[group.rank]), weight)
         return shards
 
 
@@ -175,10 +177,10 @@ def _read_own(source: Hdf5Source, filler: _Filler, report: Callable[[int], None]
     block: _Block | None = None
     for lo, hi in source.blocks(filler.lo, filler.hi, BLOCK_BYTES):
         block = block if block and block.holds(hi - lo) else _Block(filler.plan.format, hi - lo)
-        inputs, targets = block.rows(hi - lo)
-        source.read_into(lo, inputs, targets)
-        source.check_values(inputs, targets, lo)
-        filler.put(lo, inputs, targets)
+        arrays = block.rows(hi - lo)
+        source.read_into(lo, *arrays)
+        source.check_values(*arrays, lo)
+        filler.put(lo, arrays)
         report(hi - lo)
     source.close()
 
@@ -192,16 +194,16 @@ def _scatter(group: Group, source: Hdf5Source, filler: _Filler, report: Callable
         for lo, hi in source.blocks(*row_range(plan.rows, rank, group.size), BLOCK_BYTES):
             block = blocks[0]
             block.wait()
-            inputs, targets = block.rows(hi - lo)
+            arrays = block.rows(hi - lo)
             try:
-                source.read_into(lo, inputs, targets)
-                source.check_values(inputs, targets, lo)
+                source.read_into(lo, *arrays)
+                source.check_values(*arrays, lo)
             except UserError:
                 _stop(group, plan, max(rank, 1))
                 blocks[1].wait()
                 raise
             if rank == 0:
-                filler.put(lo, inputs, targets)
+                filler.put(lo, arrays)
             else:
                 block.send(group, rank, hi - lo)
             blocks.reverse()
@@ -230,10 +232,10 @@ def _take(group: Group, filler: _Filler) -> None:
         if rows == _STOP:
             return
         block = block if block and block.holds(rows) else _Block(filler.plan.format, rows)
-        inputs, targets = block.rows(rows)
-        for request in (group.receive(inputs, 0, _INPUTS), group.receive(targets, 0, _TARGETS)):
+        arrays = block.rows(rows)
+        for request in [group.receive(array, 0, tag) for tag, array in _messages(arrays)]:
             request.wait()
-        filler.put(at, inputs, targets)
+        filler.put(at, arrays)
         at += rows
 
 
@@ -241,33 +243,35 @@ class _Block:
     """Room for a block of rows, and the transfers that use it."""
 
     def __init__(self, form: RowFormat, rows: int) -> None:
-        self._inputs, self._targets = form.empty(rows)
+        self._arrays = form.empty(rows)
         self._header = np.empty(1, np.int64)
         self._requests: list[Request] = []
 
     def holds(self, rows: int) -> bool:
         """Whether there is room for so many rows."""
-        return rows <= len(self._inputs)
+        return rows <= len(self._arrays[0])
 
-    def rows(self, rows: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return inputs and targets for the block's first rows."""
-        return self._inputs[:rows], self._targets[:rows]
+    def rows(self, rows: int) -> Arrays:
+        """Return inputs, targets and weights for the block's first rows."""
+        inputs, targets, weight = self._arrays
+        return inputs[:rows], targets[:rows], weight[:rows]
 
     def send(self, group: Group, rank: int, rows: int) -> None:
         """Start to send the first rows to a rank."""
-        inputs, targets = self.rows(rows)
         self._header[0] = rows
-        self._requests = [
-            group.send(self._header, rank, _HEADER),
-            group.send(inputs, rank, _INPUTS),
-            group.send(targets, rank, _TARGETS),
-        ]
+        self._requests = [group.send(self._header, rank, _HEADER)]
+        self._requests += [group.send(array, rank, tag) for tag, array in _messages(self.rows(rows))]
 
     def wait(self) -> None:
         """Return when the block may be filled again."""
         for request in self._requests:
             request.wait()
         self._requests = []
+
+
+def _messages(arrays: Arrays) -> list[tuple[int, np.ndarray]]:
+    """Return the arrays that travel, with their tags: all that have something in them."""
+    return [(_FIRST_ARRAY + i, array) for i, array in enumerate(arrays) if array.size]
 
 
 def _wait_patiently(request: Request) -> None:

@@ -52,10 +52,10 @@ class BatchLoader:
         step_bytes = batch * (shard.format.row_bytes + _INDEX_BYTES)
         self._window_steps = max(1, min(self.steps_per_epoch, window_bytes // step_bytes))
         self._batch = batch
-        self._words = shard.format.words(shard.inputs, shard.targets)
+        self._words = shard.format.words(shard.inputs, shard.targets, shard.stored_weight)
         most = worker_range(batch, 0, group.size)[1]  # rank 0's share is never the smaller one
-        self._inputs, self._targets = shard.format.empty(most)
-        self._weight = np.ones(most, np.float32)
+        self._inputs, self._targets, self._stored = shard.format.empty(most)
+        self._weight = shard.format.full_weight(most)
         self._windows = [_Window(self, most), _Window(self, most)]
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
@@ -83,17 +83,19 @@ class BatchLoader:
     def _make(self, window: _Window, epoch: int, step: int, step_of_window: int) -> Batch:
         ids, source = window.share(step_of_window)
         rows = len(ids)
-        inputs, targets = self._inputs[:rows], self._targets[:rows]
-        assemble_rows(*self._words, window.received, source, *self.shard.format.words(inputs, targets))
-        return Batch(inputs, targets, self._weight[:rows], ids, epoch * self.steps_per_epoch + step, epoch)
+        inputs, targets, stored = self._inputs[:rows], self._targets[:rows], self._stored[:rows]
+        weight, form = self._weight[:rows], self.shard.format
+        assemble_rows(*self._words, window.received, source, *form.words(inputs, targets, stored))
+        form.spread(stored, weight)
+        return Batch(inputs, targets, weight, ids, epoch * self.steps_per_epoch + step, epoch)
 
     def warm_up(self) -> None:
         """Compile or load the kernels, on one dummy row; no communication."""
         form = self.shard.format
         own, out = form.words(*form.empty(1)), form.words(*form.empty(1))
-        own[0].fill(0)
-        own[1].fill(0)
-        wire = np.zeros((1, form.input_size + form.target_words), np.uint32)
+        for array in own:
+            array.fill(0)
+        wire = np.zeros((1, sum(array.shape[1] for array in own)), np.uint32)
         index, rows = np.zeros(1, np.int64), np.zeros((3, 1), np.int64)
         EpochOrder(1, 0, 0).ids(0, 1)
         plan_window(index.copy(), 1, np.array([0, 1]), 0, index.copy(), rows[0], rows[1], index, rows[2])

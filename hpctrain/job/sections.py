@@ -113,6 +113,9 @@ class DataSection(Part):
     files: Paths
     input: DatasetPath
     target: DatasetPath
+    weight: DatasetPath | None = None
+    mask: DatasetPath | None = None
+    ignore_label: int | None = None
     split: Split | None = None
     validation_files: Paths | None = None
     test_files: Paths | None = None

@@ -1,81 +1,139 @@
 """Loss kernels: the weighted sum of the losses over the rows, and its derivative.
 
-All have the signature `(outputs (n, k), targets, weight (n,), d_outputs (n, k), *constants) -> float64` and *store* the
-derivative of the returned sum into `d_outputs`.  Floating point arrays are float32, or all of them float64.  Sums are
-taken in float64; n may be 0.  NaN in an output gives NaN in the sum and in that row's derivative.
+All have the signature `(outputs, targets, weight (n,), d_outputs, *constants) -> float64` and *store* the derivative of
+the returned sum into `d_outputs`.  The weight says what a row is: `outputs` and `d_outputs`, C-contiguous of any shape,
+are taken as n rows of outputs.size / n columns, so that positions of a sequence are rows like any others.  Floating
+point arrays are float32, or all of them float64.  Sums are taken in float64; n may be 0.
 
-Real targets have the shape of the outputs.  The loss of a row is the *mean* over its k columns, so that a sum divided
-by the sum of weights is PyTorch's `reduction="mean"` where all weights are one.
+A row of weight 0 does not count, whatever stands in it.  NaN in an output of another row gives NaN in the sum and in
+that row's derivative.
+
+Real targets have as many columns as the outputs.  The loss of a row is the *mean* over its k columns, so that a sum
+divided by the sum of weights is PyTorch's `reduction="mean"` where all weights are one.
 """
 
 import numpy as np
 
 from hpctrain.kernels.jit import kernel
+from hpctrain.kernels.vector_math import exp, log1p
 
 
 @kernel
-def softmax_cross_entropy(outputs, targets, weight, d_outputs):
-    """Sum of w (log sum_j exp x_j - x_t) over rows with integer class t; derivative w (softmax(x)_j - [j = t]).
+def by_weight(values, weight):
+    """View C-contiguous `values` of any shape as (n, values.size / n), n = weight.size."""
+    rows = weight.size
+    return values.reshape((rows, values.size // max(rows, 1)))
 
-    The largest output is subtracted first, so that exp cannot overflow.  A class outside 0 .. k - 1 gives NaN.
+
+@kernel
+def softmax_cross_entropy(outputs, targets, weight, d_outputs, smoothing):
+    """Sum of w (log sum_j exp x_j - sum_j q_j x_j), q_j = (1 - s) [j = t] + s / k for class t and s = smoothing.
+
+    The derivative is w (softmax(x)_j - q_j).  The largest output is subtracted first, so that exp cannot overflow.  A
+    class outside 0 .. k - 1 gives NaN.  Label smoothing: Szegedy et al. 2016.
     """
+    outputs = by_weight(outputs, weight)
+    d_outputs = by_weight(d_outputs, weight)
     rows, columns = outputs.shape
-    total = 0.0
     for i in range(rows):
-        w = np.float64(weight[i])
-        label = targets[i]
-        if label < 0 or label >= columns:  # a negative index would count from the end and go unnoticed
-            label = 0
-            w = np.nan
         top = outputs[i, 0]
         for j in range(1, columns):
             if outputs[i, j] > top:
                 top = outputs[i, j]
+        for j in range(columns):
+            d_outputs[i, j] = outputs[i, j] - top
+    total = 0.0
+    rest = smoothing / max(columns, 1)
+    for i in range(rows):  # the class's output, before the exponentials take its place
+        w = np.float64(weight[i])
+        label = targets[i]
+        if w != 0.0 and 0 <= label < columns:
+            mean = 0.0
+            if smoothing > 0.0:
+                for j in range(columns):
+                    mean += np.float64(d_outputs[i, j])
+            total -= w * ((1.0 - smoothing) * np.float64(d_outputs[i, label]) + rest * mean)
+    powers = d_outputs.reshape(d_outputs.size)
+    for j in range(powers.size):  # one flat loop, which is vectorised however few columns there are
+        powers[j] = exp(powers[j])
+    for i in range(rows):
+        w = np.float64(weight[i])
+        if w == 0.0:
+            for j in range(columns):
+                d_outputs[i, j] = 0.0
+            continue
+        label = targets[i]
+        if label < 0 or label >= columns:  # a negative index would count from the end and go unnoticed
+            label = 0
+            w = np.nan
         exp_sum = 0.0
         for j in range(columns):
-            power = np.exp(outputs[i, j] - top)
-            d_outputs[i, j] = power
-            exp_sum += np.float64(power)
-        total += w * (np.log(exp_sum) + (np.float64(top) - np.float64(outputs[i, label])))
+            exp_sum += np.float64(d_outputs[i, j])
+        total += w * np.log(exp_sum)
         share = w / exp_sum
         # In float64, where 1 - softmax of a row that is nearly right is not yet rounded to zero.
-        d_label = share * (np.float64(d_outputs[i, label]) - exp_sum)
+        d_label = share * (np.float64(d_outputs[i, label]) - exp_sum) + w * (smoothing - rest)
+        factor, off = outputs.dtype.type(share), outputs.dtype.type(w * rest)
         for j in range(columns):
-            d_outputs[i, j] = share * d_outputs[i, j]
+            d_outputs[i, j] = factor * d_outputs[i, j] - off
         d_outputs[i, label] = d_label
     return total
 
 
 @kernel
-def binary_cross_entropy(outputs, targets, weight, d_outputs):
-    """Sum of w mean_j [max(x, 0) - x y + log(1 + exp(-|x|))] for logits x; derivative w (sigmoid(x) - y) / k.
+def binary_cross_entropy(outputs, targets, weight, d_outputs, positive_weight):
+    """Sum of w mean_j [p y log(1 + exp(-x)) + (1 - y) log(1 + exp x)] for logits x, p = positive_weight.
 
-    This is -y log p - (1 - y) log(1 - p) of p = sigmoid(x), written so that nothing overflows.  Targets are 0 or 1 as
-    int64 (n,) beside a single column of outputs, or probabilities (n, k).
+    The derivative is w [(1 - y) sigmoid(x) - p y sigmoid(-x)] / k.  With p = 1 this is -y log s - (1 - y) log(1 - s) of
+    s = sigmoid(x); all is made of exp(-|x|), so that nothing overflows.  Targets are 0 or 1 as int64 (n,) beside a
+    single column of outputs, or probabilities (n, k).
     """
+    outputs = by_weight(outputs, weight)
+    d_outputs = by_weight(d_outputs, weight)
     rows, columns = outputs.shape
     wanted = targets.reshape(outputs.shape)
+    real = outputs.dtype.type
+    zero, one, extra = real(0.0), real(1.0), real(positive_weight)
     total = 0.0
     for i in range(rows):
-        share = np.float64(weight[i]) / columns
+        w = np.float64(weight[i])
+        if w == 0.0:
+            for j in range(columns):
+                d_outputs[i, j] = 0.0
+            continue
+        row = 0.0
+        share = real(w / columns)
         for j in range(columns):
-            x = np.float64(outputs[i, j])
-            y = np.float64(wanted[i, j])
-            power = np.exp(-abs(x))
-            total += share * ((x if x > 0.0 else 0.0) - x * y + np.log1p(power))
-            probability = (1.0 if x > 0.0 else power) / (1.0 + power)
-            d_outputs[i, j] = share * (probability - y)
+            x = outputs[i, j]
+            y = real(wanted[i, j])
+            positive, negative = extra * y, one - y
+            power = exp(-abs(x))
+            larger = one / (one + power)
+            smaller = power * larger
+            rising = x > zero
+            # log(1 + exp(-|x|)) is in both terms; the rest of each is |x| on the side where exp would be large.
+            size = abs(x) * (negative if rising else positive)
+            row += np.float64(size + (positive + negative) * log1p(power))
+            slope = negative * (larger if rising else smaller) - positive * (smaller if rising else larger)
+            d_outputs[i, j] = share * slope
+        total += w / columns * row
     return total
 
 
 @kernel
 def mse(outputs, targets, weight, d_outputs):
     """Sum of w mean_j (x - y)^2; derivative 2 w (x - y) / k."""
+    outputs = by_weight(outputs, weight)
+    d_outputs = by_weight(d_outputs, weight)
     rows, columns = outputs.shape
     wanted = targets.reshape(outputs.shape)
     total = 0.0
     for i in range(rows):
         share = np.float64(weight[i]) / columns
+        if share == 0.0:
+            for j in range(columns):
+                d_outputs[i, j] = 0.0
+            continue
         for j in range(columns):
             difference = np.float64(outputs[i, j]) - np.float64(wanted[i, j])
             total += share * difference * difference
@@ -86,11 +144,17 @@ def mse(outputs, targets, weight, d_outputs):
 @kernel
 def mae(outputs, targets, weight, d_outputs):
     """Sum of w mean_j |x - y|; derivative w sign(x - y) / k, 0 where x = y."""
+    outputs = by_weight(outputs, weight)
+    d_outputs = by_weight(d_outputs, weight)
     rows, columns = outputs.shape
     wanted = targets.reshape(outputs.shape)
     total = 0.0
     for i in range(rows):
         share = np.float64(weight[i]) / columns
+        if share == 0.0:
+            for j in range(columns):
+                d_outputs[i, j] = 0.0
+            continue
         for j in range(columns):
             difference = np.float64(outputs[i, j]) - np.float64(wanted[i, j])
             # The last branch keeps 0 and NaN.
@@ -106,15 +170,76 @@ def huber(outputs, targets, weight, d_outputs, delta):
 
     The derivative is w / k times x - y, clipped to -delta .. delta.
     """
+    outputs = by_weight(outputs, weight)
+    d_outputs = by_weight(d_outputs, weight)
     rows, columns = outputs.shape
     wanted = targets.reshape(outputs.shape)
     total = 0.0
     for i in range(rows):
         share = np.float64(weight[i]) / columns
+        if share == 0.0:
+            for j in range(columns):
+                d_outputs[i, j] = 0.0
+            continue
         for j in range(columns):
             difference = np.float64(outputs[i, j]) - np.float64(wanted[i, j])
             # The last branch keeps NaN; clipped * (difference - clipped / 2) is both branches of h.
             clipped = delta if difference > delta else (-delta if difference < -delta else difference)
             total += share * clipped * (difference - 0.5 * clipped)
             d_outputs[i, j] = share * clipped
+    return total
+
+
+@kernel
+def quantile(outputs, targets, weight, d_outputs, levels):
+    """Sum of w mean_jl max(q_l d, (q_l - 1) d), d = y_j - x_jl, for the levels q_l (a tuple) (Koenker, Bassett 1978).
+
+    A row of outputs holds all levels of the first target column, then those of the next.  The derivative by x_jl is
+    w / k times -q_l where x is below y, 1 - q_l where it is above, and 0 where they are equal.
+    """
+    outputs = by_weight(outputs, weight)
+    d_outputs = by_weight(d_outputs, weight)
+    rows, columns = outputs.shape
+    count = len(levels)
+    wanted = targets.reshape((rows, columns // count))
+    total = 0.0
+    for i in range(rows):
+        share = np.float64(weight[i]) / columns
+        if share == 0.0:
+            for j in range(columns):
+                d_outputs[i, j] = 0.0
+            continue
+        for j in range(columns // count):
+            for level in range(count):
+                at = j * count + level
+                below = np.float64(wanted[i, j]) - np.float64(outputs[i, at])
+                # The last branch keeps 0 and NaN.
+                slope = levels[level] if below > 0.0 else (levels[level] - 1.0 if below < 0.0 else below)
+                total += share * slope * below
+                d_outputs[i, at] = -share * slope
+    return total
+
+
+@kernel
+def poisson(outputs, targets, weight, d_outputs):
+    """Sum of w mean_j (exp x - y x), the negative log-likelihood of counts y at rate exp x without its constant.
+
+    The derivative is w (exp x - y) / k.
+    """
+    outputs = by_weight(outputs, weight)
+    d_outputs = by_weight(d_outputs, weight)
+    rows, columns = outputs.shape
+    wanted = targets.reshape(outputs.shape)
+    total = 0.0
+    for i in range(rows):
+        share = np.float64(weight[i]) / columns
+        if share == 0.0:
+            for j in range(columns):
+                d_outputs[i, j] = 0.0
+            continue
+        for j in range(columns):
+            x, y = np.float64(outputs[i, j]), np.float64(wanted[i, j])
+            rate = np.exp(x)
+            total += share * (rate - y * x)
+            d_outputs[i, j] = share * (rate - y)
     return total

@@ -1,6 +1,7 @@
 """Kernels of the data path: shuffled positions, the plan of an exchange of rows, and copying rows about.
 
-Rows are moved as 32-bit words, whatever they mean: float32 inputs and targets are one word a number, int64 labels two.
+Rows are moved as 32-bit words, whatever they mean: float32 inputs, targets and weights are one word a
+number, int64 labels two.
 """
 
 from __future__ import annotations
@@ -151,21 +152,28 @@ def plan_window(ids, batch, starts, rank, send_index, send_rows, receive_rows, s
 
 
 @kernel
-def pack_rows(inputs, targets, index, out):
-    """Copy rows for the wire: out[i] = inputs[index[i]] followed by targets[index[i]], all uint32 words."""
+def pack_rows(inputs, targets, weights, index, out):
+    """Copy rows for the wire: out[i] = inputs[index[i]], then targets[index[i]], then weights[index[i]]; uint32 words.
+
+    Any of the three may have no columns.
+    """
     width = inputs.shape[1]
+    after = width + targets.shape[1]
     for i in range(index.size):
         row = index[i]
         for j in range(width):
             out[i, j] = inputs[row, j]
         for j in range(targets.shape[1]):
             out[i, width + j] = targets[row, j]
+        for j in range(weights.shape[1]):
+            out[i, after + j] = weights[row, j]
 
 
 @kernel
-def assemble_rows(inputs, targets, received, source, out_inputs, out_targets):
+def assemble_rows(inputs, targets, weights, received, source, out_inputs, out_targets, out_weights):
     """Put a batch together: row i is the own row source[i] if that is >= 0, else received[~source[i]]; uint32 words."""
     width = inputs.shape[1]
+    after = width + targets.shape[1]
     for i in range(source.size):
         row = source[i]
         if row >= 0:
@@ -173,12 +181,16 @@ def assemble_rows(inputs, targets, received, source, out_inputs, out_targets):
                 out_inputs[i, j] = inputs[row, j]
             for j in range(targets.shape[1]):
                 out_targets[i, j] = targets[row, j]
+            for j in range(weights.shape[1]):
+                out_weights[i, j] = weights[row, j]
         else:
             row = ~row
             for j in range(width):
                 out_inputs[i, j] = received[row, j]
             for j in range(targets.shape[1]):
                 out_targets[i, j] = received[row, width + j]
+            for j in range(weights.shape[1]):
+                out_weights[i, j] = received[row, after + j]
 
 
 @kernel

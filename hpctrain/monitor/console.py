@@ -18,7 +18,7 @@ from hpctrain.monitor.base import EpochReport, EvaluationReport, Monitor, RunInf
 from hpctrain.monitor.pace import Rate, Throttle
 from hpctrain.monitor.terminal import Screen, choose_mode
 from hpctrain.monitor.views import end_summary, open_progress, start_summary, total_epochs
-from hpctrain.monitor.words import clock, compact, count, figure, metric, seconds
+from hpctrain.monitor.words import clock, compact, count, figure, is_table, metric, seconds
 
 _REFRESH_S = 0.2  # at most so often is the bar drawn ...
 _REFRESH_SHARE = 0.005  # ... and with at most this share of the time
@@ -96,7 +96,8 @@ class ConsoleMonitor(Monitor):
     def on_evaluation(self, report: EvaluationReport) -> None:
         """Print the metrics: in the epoch's line when it is its validation, else in one of their own."""
         self._evaluations[report.part] = report
-        values = "  ".join(f"{name} {metric(name, value):<{_COLUMN}}" for name, value in report.metrics.items())
+        numbers = {name: value for name, value in report.metrics.items() if not is_table(value)}
+        values = "  ".join(f"{name} {metric(name, value):<{_COLUMN}}" for name, value in numbers.items())
         epoch = self._pending
         if epoch is not None and report.part == "validation" and report.step == epoch.step:
             self._pending = None

@@ -13,7 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from hpctrain.monitor.base import EvaluationReport, RunInfo
-from hpctrain.monitor.words import clock, compact, count, metric, seconds
+from hpctrain.monitor.words import clock, compact, count, is_table, metric, seconds
+
+_MOST_CLASSES = 20  # of a confusion matrix on the console
 
 
 def open_progress(console: Console, info: RunInfo) -> Progress:
@@ -98,6 +100,12 @@ def end_summary(
     columns = {title: values for title, values in columns.items() if isinstance(values, dict) and values}
     if columns:
         parts.append(_metrics_table(columns, {part: report.examples for part, report in evaluations.items()}))
+        parts += [
+            matrix(f"{name}, {title}", values[name])
+            for title, values in columns.items()
+            for name in values
+            if is_table(values[name])
+        ]
     finished = "finished" if summary.get("finished", True) else "stopped"
     times = [f"{finished} after {count(summary.get('steps'))} steps in {seconds(summary.get('wall_s'))}"]
     if summary.get("compile_s"):
@@ -110,11 +118,25 @@ def end_summary(
     return Group(*parts)
 
 
+def matrix(title: str, rows: list[list[float]]) -> RenderableType:
+    """Return the display of a confusion matrix: what was (rows) and what was said (columns), in at most 20 classes."""
+    if len(rows) > _MOST_CLASSES:
+        return Text(f"{title}: {len(rows)} classes, in summary.json")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
+    table.add_column("class")
+    for label in range(len(rows)):
+        table.add_column(str(label), justify="right")
+    for label, row in enumerate(rows):
+        table.add_row(str(label), *(f"{value:,.6g}" for value in row))
+    return table
+
+
 def _metrics_table(columns: dict[str, dict[str, float]], examples: dict[str, int]) -> Table:
     table = Table("", box=box.ROUNDED, border_style="cyan")
     for title in columns:
         table.add_column(title, justify="right", style="bold" if title == "test" else "")
-    for name in dict.fromkeys(name for values in columns.values() for name in values):
+    names = dict.fromkeys(name for values in columns.values() for name in values if not is_table(values[name]))
+    for name in names:
         cells = [metric(name, values[name]) if name in values else "" for values in columns.values()]
         table.add_row(Text(str(name)), *cells)
     if any(title in examples for title in columns):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-_AS_PERCENT = ("accuracy", "top_k")
+_AS_PERCENT = ("accuracy", "balanced_accuracy", "top_k")
 
 
 def count(value: float | None) -> str:
@@ -55,8 +55,15 @@ def figure(value: float | None) -> str:
     return f"{value:.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:#.4g}".rstrip(".")
 
 
+def is_table(value: Any) -> bool:
+    """Whether a metric's value is a table (a confusion matrix), which has no place in a line."""
+    return isinstance(value, (list, tuple))
+
+
 def metric(name: str, value: float | None) -> str:
     """Return a metric's value as people give it: a percentage for accuracies, four figures for others."""
+    if is_table(value):
+        return f"{len(value)} x {len(value)}"
     if value is not None and math.isfinite(value) and name.startswith(_AS_PERCENT):
         return f"{100 * value:.2f} %"
     return figure(value)

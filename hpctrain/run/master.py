@@ -15,7 +15,7 @@ from hpctrain.data.files import expand
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.errors import UserError, unknown_name
 from hpctrain.job import Job, load_builder
-from hpctrain.nn.check import check_outputs, output_width
+from hpctrain.nn.check import check_outputs, output_shape
 from hpctrain.nn.graph import Graph, build_graph
 from hpctrain.nn.layers.activations import Relu
 from hpctrain.nn.layers.base import Layer
@@ -45,10 +45,23 @@ class Prepared:
 
     def source(self, part: str) -> Hdf5Source | None:
         """Open the files of a part ("train", "validation", "test"); None where the part has no files of its own."""
-        data = self.job.data
         if part not in self.files:
             return None
-        return Hdf5Source(self.files[part], data.input, data.target, self.facts.target_kind)
+        return open_source(self.job, self.files[part], self.facts.target_kind)
+
+
+def open_source(job: Job, files: list[str], target_kind: str | None) -> Hdf5Source:
+    """Open data files for the datasets that a job names."""
+    data = job.data
+    return Hdf5Source(
+        files,
+        data.input,
+        data.target,
+        target_kind,
+        weight=data.weight,
+        mask=data.mask,
+        ignore_label=data.ignore_label,
+    )
 
 
 def prepare(group: Group, load_job: Callable[[], Job]) -> Prepared:
@@ -71,7 +84,7 @@ def resolve(job: Job, workers: int = 1) -> Prepared:
         if (own := getattr(data, f"{part}_files")) is not None:
             files[part] = _expand(own)
     wanted = _target_kind(job.loss)
-    sources = {part: Hdf5Source(paths, data.input, data.target, wanted) for part, paths in files.items()}
+    sources = {part: open_source(job, paths, wanted) for part, paths in files.items()}
     split = (data.split.validation, data.split.test) if data.split else (0.0, 0.0)
     facts = DataFacts.collect(sources["train"], sources.get("validation"), sources.get("test"), split, job.run.seed)
     loss = job.loss or default_loss(facts.target_kind)
@@ -79,9 +92,10 @@ def resolve(job: Job, workers: int = 1) -> Prepared:
     layers = network(job, facts, loss)
     schedule = job.schedule.with_workers(workers)
     job = job.resolved(layers=None if job.model.python else layers, loss=loss, metrics=metrics, schedule=schedule)
-    width = output_width(layers, facts.input_shape)
-    _check_labels(width, loss, facts)
-    check_outputs(layers, width, loss, facts.target_kind, facts.classes, facts.target_width)
+    out_shape = output_shape(layers, facts.input_shape)
+    _check_labels(out_shape[-1], loss, facts)
+    check_outputs(layers, out_shape, loss, facts.target_kind, facts.classes, facts.target_shape)
+    width = loss.judged_width(facts.target_kind, out_shape, sources["train"].format.positions)
     _check_metrics(job, width, metrics, facts)
     update_table_of(job, build_graph(layers, facts.input_shape or (1,)))  # finds groups that fit no tensor
     return Prepared(job, facts, files)
@@ -143,7 +157,8 @@ def _check_labels(width: int, loss: Loss, facts: DataFacts) -> None:
 def _check_metrics(job: Job, width: int, metrics: Sequence[Metric], facts: DataFacts) -> None:
     for metric in metrics:
         metric.check_outputs(width, facts.target_kind)
-    early_stop, known = job.run.early_stop, ["loss", *by_name(metrics)]
+    named = by_name(metrics)
+    early_stop, known = job.run.early_stop, ["loss", *(name for name, metric in named.items() if metric.is_number)]
     if early_stop is not None and early_stop.metric not in known:
         raise unknown_name("metric in run.early_stop", early_stop.metric, known)
     followed = getattr(job.schedule, "metric", "loss")

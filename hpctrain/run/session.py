@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from hpctrain.comm.group import Group
@@ -70,7 +71,7 @@ class Session:
             sources = {part: prepared.source(part) if reads else None for part in ("train", "validation", "test")}
         split = (job.data.split.validation, job.data.split.test) if job.data.split else (0.0, 0.0)
         try:
-            return load(
+            dataset = load(
                 self.group,
                 sources["train"],
                 sources["validation"],
@@ -80,6 +81,8 @@ class Session:
                 seed=job.run.seed,
                 progress=_LoadProgress(self),
             )
+            loss = job.loss
+            return replace(dataset, train=dataset.train.weighed(loss.weigh)) if loss.weighs else dataset
         finally:
             for source in sources.values():
                 if source is not None:

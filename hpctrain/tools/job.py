@@ -34,6 +34,9 @@ TEMPLATE = """\
 files = "train.h5"                # an HDF5 file, a glob ("part-*.h5") or a list; relative to this file
 input = "images"                  # the dataset of the inputs: the first axis counts the examples
 target = "labels"                 # the dataset of the targets: integers are classes, real numbers are regressed
+# weight = "weights"              # a dataset of numbers (rows,): how much each example counts; default: all the same
+# mask = "mask"                   # a dataset of 0 and 1 in the labels' shape: which positions count; default: all
+# ignore_label = -1               # this label does not count: positions without a label, padding; default: none
 split = {validation = 0.1, test = 0.2}   # fractions of the rows, drawn by run.seed; default: all rows train
 # validation_files = "valid.h5"   # instead of split.validation: rows from files of their own
 # test_files = "test.h5"          # instead of split.test
@@ -51,10 +54,16 @@ layers = [
 # python = "my_model.py:build"    # instead of layers: a function build(input_shape, outputs) that returns them
 
 # [loss]                          # default: by the target: softmax_cross_entropy for classes, mse for real numbers
-# name = "softmax_cross_entropy"  # or "binary_cross_entropy", "mse", "mae", "huber" (delta = 1.0)
+# name = "softmax_cross_entropy"  # or "binary_cross_entropy", "mse", "mae", "huber" (delta = 1.0), "poisson",
+                                  # "quantile" (levels = [0.1, 0.5, 0.9])
+# smoothing = 0.0                 # of softmax_cross_entropy: this part of the wanted probability is spread evenly
+# class_weights = [1.0, 2.0]      # of softmax_cross_entropy: how much the examples of each class count
+# positive_weight = 1.0           # of binary_cross_entropy: how much targets of 1 count
 
 # [metrics]                       # default: by the target
-# names = ["accuracy", {name = "top_k", k = 5}]   # for classes; "mae", "rmse", "r2" for real numbers
+# names = ["accuracy", {name = "top_k", k = 5}]   # for classes; "mae", "rmse", "r2" for real numbers; for classes also
+# names = ["auc", "balanced_accuracy", "perplexity", "confusion_matrix", "precision", "recall",
+#          {name = "f1", average = "macro"}]      # "auto" (two classes: binary, else macro), "binary", "macro", "micro"
 
 [optimizer]
 name = "adam"                     # or "adamw", "sgd", "rmsprop", "adagrad", "lion"; for large batches "lamb", "lars"

@@ -1,12 +1,14 @@
 """`Evaluator`: loss and metrics of a model on one part of the data, exact over all ranks.
 
-Each rank evaluates the rows it holds.  What metrics keep are float64 sums (or moments); the ranks' are merged in rank
+Each rank evaluates the rows it holds.  What metrics keep are sums, moments or counts; the ranks' are merged in rank
 order and only then turned into values: never the mean of the ranks' values.
 """
 
 from __future__ import annotations
 
+import math
 import time
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +18,8 @@ from hpctrain.monitor.base import EvaluationReport
 from hpctrain.nn.metrics import MeanPredictor, Metric
 from hpctrain.nn.model import Model
 
-ROWS = 256  # rows of one forward pass
+ROWS = 256  # rows of one forward pass at most ...
+OUTPUT_BYTES = 8 << 20  # ... and with less than this of outputs, so that images do not need gigabytes
 
 
 class Evaluator:
@@ -26,79 +29,85 @@ class Evaluator:
         self._group = group
         self._model = model
         self._metrics = metrics
-        self._width = model.out_shape[-1]
-        self._outputs = np.zeros((ROWS, self._width), np.float32)
-        self._scratch = np.zeros_like(self._outputs)
-        self._sizes = [metric.size(self._width) for metric in metrics.values()]
+        size = math.prod(model.out_shape)
+        self._rows = max(1, min(ROWS, OUTPUT_BYTES // (4 * size)))
+        self._outputs = np.zeros((self._rows, *model.out_shape), np.float32)
+        self._scratch = np.zeros(self._outputs.size, np.float32)
 
     def run(self, shard: Shard, part: str, epoch: int = 0, step: int = 0) -> EvaluationReport:
         """Evaluate a part of the data; every rank calls it with its shard.  The metrics begin with "loss"."""
         started = time.perf_counter()
-        states = self._empty_states()
-        for batch in shard.batches(ROWS):
+        states = self._empty_states(shard.total, shard.format.positions)
+        for batch in shard.batches(self._rows):
             outputs = self._outputs[: batch.rows]
             self._model.predict(batch.inputs, outputs)
             self._add_outputs(states, outputs, batch.targets, batch.weight)
-        merged = self._merged(states)
+        sums, values = self._finish(states)
         seconds = time.perf_counter() - started
-        return EvaluationReport(part, epoch, step, int(merged[0][2]), seconds, self._values(merged))
+        return EvaluationReport(part, epoch, step, int(sums[2]), seconds, values)
 
-    def mean_predictor(self, train: Shard, shard: Shard) -> dict[str, float]:
+    def mean_predictor(self, train: Shard, shard: Shard) -> dict[str, Any]:
         """Return the metrics on `shard` of a predictor that always says the mean of the training targets.  Collective.
 
-        For real targets: what any network must beat.
+        For real targets: what any network must beat.  Each target number has a mean of its own over the examples, or,
+        where positions have weights, over examples and positions.
         """
         predictor = MeanPredictor()
-        state = np.zeros(predictor.size(self._width))
-        for batch in train.batches(ROWS):
-            predictor.update(state, batch.targets, batch.weight)
+        positions = train.format.positions
+        width = train.format.target_width // positions
+        state = np.zeros(predictor.size(width))
+        for batch in train.batches(self._rows):
+            weight = batch.weight.reshape(-1)
+            predictor.update(state, batch.targets.reshape(len(weight), -1), weight)
         gathered = self._group.all_gather_objects(state)
         for other in gathered[1:]:
             predictor.merge(gathered[0], other)
-        outputs = np.zeros_like(self._outputs)
-        predictor.fill(gathered[0], outputs)
-        states = self._empty_states()
-        for batch in shard.batches(ROWS):
+        means = np.zeros((self._rows * positions, width), np.float32)
+        predictor.fill(gathered[0], means)
+        outputs = self._model.loss.outputs_saying(means).astype(np.float32).reshape(self._rows, -1)
+        states = self._empty_states(shard.total, positions)
+        for batch in shard.batches(self._rows):
             self._add_outputs(states, outputs[: batch.rows], batch.targets, batch.weight)
-        return self._values(self._merged(states))
+        return self._finish(states)[1]
 
     def warm_up(self) -> None:
         """Run every kernel of an evaluation on one dummy row."""
-        is_class = self._model.target_kind == "class"
-        targets = np.zeros(1, np.int64) if is_class else np.zeros((1, self._width), np.float32)
-        self._model.predict(np.zeros((1, *self._model.input_shape), np.float32), self._outputs[:1])
-        self._add_outputs(self._empty_states(), self._outputs[:1], targets, np.ones(1, np.float32))
+        model = self._model
+        targets, weight = model.loss.dummy_rows(model.target_kind, model.out_shape)
+        model.predict(np.zeros((1, *model.input_shape), np.float32), self._outputs[:1])
+        self._add_outputs(self._empty_states(1, len(weight)), self._outputs[:1], targets, weight)
 
-    def _empty_states(self) -> list[np.ndarray]:
-        return [np.zeros(size, np.float64) for size in (3, *self._sizes)]
+    def _empty_states(self, examples: int, positions: int) -> list[Any]:
+        """Return the states: the sums of losses, their weights and examples, then one for each metric."""
+        model = self._model
+        width = model.loss.judged_width(model.target_kind, model.out_shape, positions)
+        return [np.zeros(3), *(metric.start(width, examples * positions) for metric in self._metrics.values())]
 
-    def _add_outputs(
-        self, states: list[np.ndarray], outputs: np.ndarray, targets: np.ndarray, weight: np.ndarray
-    ) -> None:
-        """Add rows to the states: the first holds the sums of losses, weights and rows, then one for each metric."""
-        rows, loss = len(outputs), self._model.loss
-        kernel = loss.kernel_for(self._model.target_kind)
-        loss_sum = kernel(outputs, targets, weight, self._scratch[:rows], *loss.constants())
-        states[0] += (loss_sum, weight.sum(dtype="f8"), rows)
+    def _add_outputs(self, states: list[Any], outputs: np.ndarray, targets: np.ndarray, weight: np.ndarray) -> None:
+        """Add examples to the states; what has a weight of its own is a row."""
+        loss, kind, examples = self._model.loss, self._model.target_kind, len(outputs)
+        weight = weight.reshape(-1)
+        rows = len(weight)
+        outputs = outputs.reshape(rows, outputs.size // max(rows, 1))
+        targets = targets.reshape(-1) if kind == "class" else targets.reshape(rows, targets.size // max(rows, 1))
+        weighed = loss.weigh(targets, weight)
+        scratch = self._scratch[: outputs.size].reshape(outputs.shape)
+        loss_sum = loss.kernel_for(kind)(outputs, targets, weighed, scratch, *loss.constants())
+        states[0] += (loss_sum, weighed.sum(dtype="f8"), examples)
+        judged = loss.predictions(outputs, kind)
         for metric, state in zip(self._metrics.values(), states[1:], strict=True):
-            metric.update(state, outputs, targets, weight)
+            metric.update(state, judged, targets, weight)
 
-    def _merged(self, states: list[np.ndarray]) -> list[np.ndarray]:
-        """Merge all ranks' states, in rank order."""
-        gathered = [self._split(flat) for flat in self._group.all_gather_objects(np.concatenate(states))]
+    def _finish(self, states: list[Any]) -> tuple[np.ndarray, dict[str, Any]]:
+        """Merge all ranks' states, in rank order; return the sums of the loss, and the values by name."""
+        gathered = self._group.all_gather_objects(states)
         merged = gathered[0]
         for other in gathered[1:]:
             merged[0] += other[0]
             for metric, into, state in zip(self._metrics.values(), merged[1:], other[1:], strict=True):
                 metric.merge(into, state)
-        return merged
-
-    def _values(self, merged: list[np.ndarray]) -> dict[str, float]:
         loss_sum, weight_sum, _ = merged[0]
-        values = {"loss": float(loss_sum / weight_sum) if weight_sum else float("nan")}
+        values: dict[str, Any] = {"loss": float(loss_sum / weight_sum) if weight_sum else float("nan")}
         for (name, metric), state in zip(self._metrics.items(), merged[1:], strict=True):
             values[name] = metric.result(state)
-        return values
-
-    def _split(self, flat: np.ndarray) -> list[np.ndarray]:
-        return np.split(flat, np.cumsum([3, *self._sizes])[:-1])
+        return merged[0], values

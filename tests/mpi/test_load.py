@@ -86,6 +86,26 @@ def test_all_rows_arrive_once_in_file_order(group, folder, distribute, kind, row
 
 
 @pytest.mark.parametrize("distribute", ["scatter", "shared"])
+def test_weights_travel_with_their_rows(group, folder, distribute):
+    rng = np.random.default_rng(0)
+    tokens, mask, weight = rng.integers(-1, 4, (60, 5)), rng.integers(0, 2, (60, 5)), rng.uniform(0, 2, 60)
+    path = folder / "a.h5"
+    if group.rank == 0:
+        with h5py.File(path, "w") as file:
+            for name, values in {"x": rng.normal(size=(60, 2)), "y": tokens, "m": mask, "w": weight}.items():
+                file.create_dataset(name, data=values)
+    group.barrier()
+    source = Hdf5Source([str(path)], "x", "y", weight="w", mask="m", ignore_label=-1)
+    dataset = load(group, source, split=(0.3, 0.0), distribute=distribute, seed=4)
+    expected = (weight[:, None].astype(np.float32) * mask * (tokens != -1)).astype(np.float32)
+    part = Split(60, 4, 0.3, 0.0).part_of(0, 60)
+    for code, shard in ((TRAIN, dataset.train), (VALIDATION, dataset.validation)):
+        found = group.all_gather_objects((shard.targets, shard.weight))
+        assert np.array_equal(np.concatenate([targets for targets, _ in found]), tokens[part == code])
+        assert np.array_equal(np.concatenate([weights for _, weights in found]), expected[part == code])
+
+
+@pytest.mark.parametrize("distribute", ["scatter", "shared"])
 @pytest.mark.parametrize("rows", [6, 101])
 def test_a_split_gives_each_part_its_rows(group, folder, distribute, rows):
     inputs, targets = data(rows)

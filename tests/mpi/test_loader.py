@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hpctrain.comm import join
-from hpctrain.data.hdf5 import RowFormat
+from hpctrain.data.format import RowFormat
 from hpctrain.data.loader import BatchLoader
 from hpctrain.data.shard import Shard
 from hpctrain.data.sharding import EpochOrder, row_range, worker_range
@@ -28,7 +28,7 @@ def shard_of(group, total, kind="class", uneven=False):
     if uneven:
         starts[1:-1] = total  # rank 0 holds everything
     own = slice(starts[group.rank], starts[group.rank + 1])
-    form = RowFormat((1, 3), kind, 1 if kind == "class" else 2)
+    form = RowFormat((1, 3), kind, () if kind == "class" else (2,))
     shard = Shard(form, inputs[own], targets[own], starts, int(starts[group.rank]))
     return shard, inputs, targets
 
@@ -56,6 +56,31 @@ def test_each_step_is_the_same_global_batch_at_every_world_size(group, total, ba
             assert (mine.step, mine.epoch) == (epoch * loader.steps_per_epoch + step, epoch)
             steps += 1
         assert steps == loader.steps_per_epoch
+
+
+@pytest.mark.parametrize("weight_shape", [None, (), (3,)])
+def test_positions_and_weights_go_with_their_rows(group, weight_shape):
+    total, positions = 53, 3
+    ids = np.arange(total)
+    targets = ids[:, None] * 10**9 + np.arange(positions)
+    stored = np.empty((total, 0), np.float32)
+    if weight_shape is not None:
+        stored = (ids[:, None] + np.linspace(0, 0.5, max(1, sum(weight_shape)))).astype(np.float32)
+    starts = np.array([row_range(total, r, group.size)[0] for r in range(group.size)] + [total])
+    own = slice(starts[group.rank], starts[group.rank + 1])
+    form = RowFormat((1,), "class", (positions,), weight_shape)
+    inputs = ids[:, None].astype(np.float32)
+    shard = Shard(form, inputs[own], targets[own], starts, int(starts[group.rank]), stored[own])
+    expected = np.broadcast_to(stored if stored.size else np.ones((total, 1)), (total, positions))
+    loader = BatchLoader(group, shard, 8, 1, window_bytes=2000)
+    loader.warm_up()
+    for batches in (loader.epoch(0), loader.epoch(1), shard.batches(4)):
+        for batch in batches:
+            assert batch.weight.shape == batch.targets.shape == (batch.rows, positions)
+            assert np.array_equal(batch.targets, targets[batch.ids])
+            assert np.array_equal(batch.weight, expected[batch.ids].astype(np.float32))
+            part = batch.slice(1, 3)
+            assert np.array_equal(part.weight, expected[part.ids].astype(np.float32))
 
 
 @pytest.mark.parametrize("batch", [4, 10])

@@ -84,6 +84,7 @@ def test_template_loads(tmp_path: Path):
 def test_commented_defaults_are_the_defaults(tmp_path: Path):
     """Lines that are commented out and are neither an example nor an alternative say what holds anyway."""
     alternatives = {"validation_files", "test_files", "python", "norm", "name", "names", "steps", "micro_batch", "dir"}
+    alternatives |= {"weight", "mask", "ignore_label", "smoothing", "class_weights", "positive_weight"}
     alternatives |= {"early_stop", "momentum", "nesterov", "rho", "trust", "ema", "groups", "workers", "value"}
     lines = re.findall(r"^# (\w+) = ", TEMPLATE, flags=re.MULTILINE)
     defaults = [key for key in lines if key not in alternatives]

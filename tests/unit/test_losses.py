@@ -120,15 +120,19 @@ def test_targets_of_another_shape_are_refused_rather_than_read_out_of_bounds() -
 @pytest.mark.parametrize(
     ("loss", "arguments", "words"),
     [
-        (SoftmaxCrossEntropy(), (1, "class", 2, 1), ["two or more", "1 output", "2 units", "binary_cross_entropy"]),
-        (SoftmaxCrossEntropy(), (10, "class", 12, 1), ["10 outputs", "12 classes", "labels up to 11", "12 units"]),
-        (SoftmaxCrossEntropy(), (3, "real", None, 3), ["floating point", "3 target columns", "whole numbers", "mse"]),
-        (BinaryCrossEntropy(), (1, "class", 3, 1), ["3 classes", "labels 0 and 1", "softmax_cross_entropy"]),
-        (BinaryCrossEntropy(), (2, "class", 2, 1), ["single output", "2 outputs"]),
-        (BinaryCrossEntropy(), (1, "real", None, 1, (-1.0, 3.5)), ["probabilities", "-1 to 3.5", "0 to 1"]),
-        (BinaryCrossEntropy(), (1, "real", None, 1, (float("nan"), 1.0)), ["probabilities"]),
-        (MeanSquaredError(), (4, "real", None, 2), ["each column", "4 outputs", "2 target columns", "2 units"]),
-        (Huber(), (4, "class", 4, 1), ["huber does not fit", "whole numbers", "floating point", "float32"]),
+        (SoftmaxCrossEntropy(), ((1,), "class", 2, ()), ["two or more", "1 output", "2 units", "binary_cross_entropy"]),
+        (SoftmaxCrossEntropy(), ((10,), "class", 12, ()), ["10 outputs", "12 classes", "labels up to 11", "12 units"]),
+        (
+            SoftmaxCrossEntropy(),
+            ((3,), "real", None, (3,)),
+            ["floating point", "3 target columns", "whole numbers", "mse"],
+        ),
+        (BinaryCrossEntropy(), ((1,), "class", 3, ()), ["3 classes", "labels 0 and 1", "softmax_cross_entropy"]),
+        (BinaryCrossEntropy(), ((2,), "class", 2, ()), ["single output", "2 outputs"]),
+        (BinaryCrossEntropy(), ((1,), "real", None, (1,), (-1.0, 3.5)), ["probabilities", "-1 to 3.5", "0 to 1"]),
+        (BinaryCrossEntropy(), ((1,), "real", None, (1,), (float("nan"), 1.0)), ["probabilities"]),
+        (MeanSquaredError(), ((4,), "real", None, (2,)), ["each column", "4 outputs", "2 target columns", "2 units"]),
+        (Huber(), ((4,), "class", 4, ()), ["huber does not fit", "whole numbers", "floating point", "float32"]),
     ],
 )
 def test_messages(loss: Loss, arguments: tuple, words: list[str]) -> None:

@@ -17,7 +17,7 @@ def value(metric: Metric, outputs: object, targets: object, weight: object = Non
     targets = np.array(targets)
     targets = targets.astype(np.int64 if targets.dtype.kind == "i" else np.float32)
     weight = np.ones(len(outputs), np.float32) if weight is None else np.array(weight, np.float32)
-    state = np.zeros(metric.size(outputs.shape[1]))
+    state = metric.start(outputs.shape[1], len(outputs))
     metric.update(state, outputs, targets, weight)
     return metric.result(state)
 

@@ -13,6 +13,7 @@ from hpctrain.kernels.rows import assemble_rows, first_nonfinite_row, pack_rows,
 def test_every_worker_gets_its_rows_in_order(size, total, batch, shuffle, uneven):
     inputs = np.random.default_rng(0).integers(0, 2**32, (total, 3), np.uint32)
     targets = np.random.default_rng(1).integers(0, 2**32, (total, 2), np.uint32)
+    weights = np.random.default_rng(2).integers(0, 2**32, (total, total % 2), np.uint32)  # one column or none
     starts = np.array([row_range(total, r, size)[0] for r in range(size)] + [total])
     if uneven:
         starts[1:-1] = total // 4  # rank 0 has a quarter, the last rank the rest, those between nothing
@@ -24,8 +25,8 @@ def test_every_worker_gets_its_rows_in_order(size, total, batch, shuffle, uneven
         index, source = np.full(total, -99), np.full(total, -99)
         send_rows, receive_rows, cursor = np.zeros((3, size), np.int64)
         leaving = plan_window(ids, batch, starts, rank, index, send_rows, receive_rows, source, cursor)
-        wire = np.empty((leaving, 5), np.uint32)
-        pack_rows(inputs[own], targets[own], index[:leaving], wire)
+        wire = np.empty((leaving, 5 + weights.shape[1]), np.uint32)
+        pack_rows(inputs[own], targets[own], weights[own], index[:leaving], wire)
         assert send_rows.sum() == leaving
         for to, rows in enumerate(np.split(wire, np.cumsum(send_rows)[:-1])):
             sent[rank, to] = rows
@@ -38,10 +39,11 @@ def test_every_worker_gets_its_rows_in_order(size, total, batch, shuffle, uneven
         for at in range(0, total, batch):
             lo, hi = worker_range(min(batch, total - at), rank, size)
             expected += ids[at + lo : at + hi].tolist()
-        out = np.empty((len(expected), 3), np.uint32), np.empty((len(expected), 2), np.uint32)
-        assemble_rows(inputs[own], targets[own], received, source[: len(expected)], *out)
+        out = [np.empty((len(expected), array.shape[1]), np.uint32) for array in (inputs, targets, weights)]
+        assemble_rows(inputs[own], targets[own], weights[own], received, source[: len(expected)], *out)
         assert np.array_equal(out[0], inputs[expected])
         assert np.array_equal(out[1], targets[expected])
+        assert np.array_equal(out[2], weights[expected])
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -1,0 +1,74 @@
+"""Checks of the values in the data: where the first bad one stands, and how it is worded."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpctrain.data.format import RowFormat
+from hpctrain.errors import UserError
+from hpctrain.kernels.rows import first_nonfinite_row
+
+
+def first_bad(form: RowFormat, inputs: np.ndarray, targets: np.ndarray, weight: np.ndarray) -> tuple[int, str] | None:
+    """Return the first row with a bad value and which array it is in, "input" or "target"; None where all is well.
+
+    Bad are NaN, infinity and, in labels, what is below 0.  Targets of weight 0 may be anything: they do not count.
+    """
+    words = form.words(inputs, targets, weight)
+    found = [(first_nonfinite_row(words[0]), "input")]
+    if form.weight_words:
+        bad = targets < 0 if form.target_kind == "class" else ~np.isfinite(targets)
+        found.append((_first_true(bad.reshape(len(targets), -1) & counts(form, targets, weight)), "target"))
+    elif form.target_kind == "real":
+        found.append((first_nonfinite_row(words[1]), "target"))
+    elif targets.size and targets.min() < 0:
+        found.append((_first_true(targets.reshape(len(targets), -1) < 0), "target"))
+    return min((item for item in found if item[0] >= 0), default=None)
+
+
+def counts(form: RowFormat, targets: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Return which target numbers count, bool (rows, target_width), given the stored weights of the rows."""
+    rows = len(targets)
+    if form.weight_words == 0:
+        return np.ones((rows, form.target_width), bool)
+    return np.repeat(weight.reshape(rows, form.weight_words) != 0, form.target_width // form.weight_words, axis=1)
+
+
+def bad_value(values: np.ndarray, place: str) -> UserError:
+    """Return the error for a row of inputs or targets that has a bad value."""
+    if values.dtype == np.int64:
+        return UserError(
+            f"a class label is negative: {place}",
+            found=int(values[values < 0][0]) if values.ndim else int(values),
+            allowed="labels 0, 1, 2, ...",
+            hint="number the classes from 0; rows or positions without a label can be marked with data.ignore_label",
+        )
+    what = "NaN" if np.isnan(values).any() else "an infinite number (after the conversion to float32)"
+    return UserError(
+        f"{what} in the data: {place}",
+        found=f"the first such row; {np.count_nonzero(~np.isfinite(values))} of its {values.size} values",
+        allowed="finite numbers",
+        hint="fill or remove missing values before training",
+    )
+
+
+def bad_weight(values: np.ndarray, is_mask: bool) -> int:
+    """Return the first row of weights (finite, not negative) or of a mask (0 or 1) that is not so, or -1."""
+    flat = values.reshape(len(values), -1)
+    return _first_true(~((flat == 0) | (flat == 1)) if is_mask else ~(np.isfinite(flat) & (flat >= 0)))
+
+
+def weight_error(values: np.ndarray, is_mask: bool, place: str) -> UserError:
+    """Return the error for a row of a weight or a mask that `bad_weight` found."""
+    flat = values.reshape(-1)
+    bad = ~np.isin(flat, (0, 1)) if is_mask else ~(np.isfinite(flat) & (flat >= 0))
+    return UserError(
+        f"a {'mask' if is_mask else 'weight'} has a value that it cannot have: {place}",
+        found=f"{flat[bad][0]:g}",
+        allowed="0 (does not count) or 1 (counts)" if is_mask else "finite numbers, 0 or more",
+    )
+
+
+def _first_true(bad: np.ndarray) -> int:
+    rows = bad.any(axis=1)
+    return int(np.argmax(rows)) if rows.any() else -1
