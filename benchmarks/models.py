@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hpctrain.batch import Batch
-from hpctrain.nn import LAYERS, LOSSES
+from hpctrain.nn import LAYERS, LOSSES, PRESETS
 from hpctrain.nn.model import Model
 from hpctrain.options import part_from
 
@@ -80,7 +80,7 @@ class Case:
         layers = [part_from(LAYERS, spec, f"layers.{i}", "type") for i, spec in enumerate(self.layers)]
         names = {"binary": "binary_cross_entropy", "real": "mse"}
         loss = LOSSES.get(names.get(self.kind, "softmax_cross_entropy"))()
-        shape = (*self.shape[1:], self.shape[0])
+        shape = (*self.shape[1:], self.shape[0])  # channels last; one axis stays as it is
         return Model(layers, shape, loss, "real" if self.kind == "real" else "class")
 
     def set_weights(self, model: Model, parameters: Tensors) -> None:
@@ -112,16 +112,33 @@ def flattened_weight(weight: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return np.moveaxis(parts, (0, 1), (-1, -2)).reshape(math.prod(shape), len(weight))
 
 
+def _gpt_tensors(parameters: Tensors) -> list[np.ndarray]:
+    """Return GPT's tensors in our order: the tables of tokens and positions first, which are not turned round."""
+    rest = [turned(tensor) for name, tensor in parameters.items() if name not in ("position", "token.weight")]
+    return [parameters["token.weight"], parameters["position"], *rest]
+
+
+def _dense(units: int) -> dict[str, Any]:
+    return {"type": "dense", "units": units}
+
+
 def _mlp(*units: int) -> tuple[Any, ...]:
-    dense = [{"type": "dense", "units": count} for count in units]
-    return tuple(layer for one in dense for layer in (one, "relu"))[:-1]
+    return tuple(layer for count in units for layer in (_dense(count), "relu"))[:-1]
 
 
-def _conv(channels: int, **options: Any) -> dict[str, Any]:
-    return {"type": "conv2d", "channels": channels, "kernel": 3, **options}
+def _conv(channels: int, padding: str = "same") -> dict[str, Any]:
+    return {"type": "conv2d", "channels": channels, "kernel": 3, "padding": padding}
 
 
-_POOL = {"type": "max_pool2d", "size": 2}
+def _conv3d(channels: int) -> dict[str, Any]:
+    return {"type": "conv3d", "channels": channels, "kernel": 3, "padding": "same"}
+
+
+def _preset(name: str, input_shape: tuple[int, ...], outputs: int = 10) -> tuple[Any, ...]:
+    return tuple(PRESETS.get(name)().specs(input_shape, outputs))
+
+
+_POOL, _POOL3D = {"type": "max_pool2d", "size": 2}, {"type": "max_pool3d", "size": 2}
 
 CASES: dict[str, Case] = {
     "mlp-small": Case(_mlp(128, 64, 10), 32, (64,), "class", 8, 11),
@@ -137,5 +154,19 @@ CASES: dict[str, Case] = {
         (_conv(32), "relu", _POOL, _conv(64), "relu", _POOL, "flatten", *_mlp(128, 10)),
         *(64, (1, 28, 28), "class", 1.0, 1.3),
         flat={"7.weight": (64, 7, 7)},
+    ),
+    "resnet8": Case(_preset("resnet8", (32, 32, 3)), 64, (3, 32, 32), "class", 1.0, 1.3),
+    "resnet20": Case(_preset("resnet20", (32, 32, 3)), 64, (3, 32, 32), "class", 1.0, 1.3),
+    "cnn3d": Case(
+        (
+            *(_conv3d(16), "leaky_relu", _POOL3D, _conv3d(32), "leaky_relu", _POOL3D, "flatten"),
+            *(_dense(64), "leaky_relu", _dense(4)),
+        ),
+        *(4, (4, 32, 32, 32), "real", 1.0, 1.3),
+        flat={"7.weight": (32, 8, 8, 8)},
+    ),
+    "gpt-tiny": Case(
+        *(_preset("gpt", (64,), TOKENS), 16, (64,), "tokens", 1.0, 1.3),
+        tensors=_gpt_tensors,
     ),
 }
