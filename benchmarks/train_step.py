@@ -19,7 +19,7 @@ from models import CASES, Case
 
 from hpctrain.comm import Group
 from hpctrain.errors import UserError
-from hpctrain.nn.flat import LOSS, WEIGHT
+from hpctrain.nn.flat import LOSS, ROWS, WEIGHT
 from hpctrain.optim.sgd import Sgd
 from hpctrain.optim.table import UpdateTable
 from hpctrain.strategies.all_reduce import AllReduce
@@ -79,9 +79,9 @@ class Ours:
     def step(self, index: int) -> float:
         """Make one update and return the mean loss before it, over all ranks."""
         model, batch = self.model, self.batches[index % len(self.batches)]
-        model.grad_buffer[:] = 0
-        loss = model.loss_and_grad(batch)
+        loss = model.loss_and_grad(batch, beta=0.0)
         model.tail[WEIGHT], model.tail[LOSS] = batch.weight.sum(dtype="f8"), loss
+        model.tail[ROWS] = batch.rows
         return self.strategy.step(index, self.optimizer.lr).loss
 
     def losses(self, steps: int) -> list[float]:

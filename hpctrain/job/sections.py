@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, fi
 from hpctrain.duration import Duration
 from hpctrain.errors import UserError
 from hpctrain.job.file import absolute, absolute_builder
-from hpctrain.nn import LAYERS, METRICS
+from hpctrain.nn import LAYERS, METRICS, PRESETS
 from hpctrain.options import Part, part_from, spec_of
 from hpctrain.registry import Registry
 
@@ -142,18 +142,38 @@ class DataSection(Part):
 
 
 class ModelSection(Part):
-    """`[model]`: a list of layers, or a Python function that makes them; neither: a small default network."""
+    """`[model]`: a list of layers, a preset, or a Python function that makes them; none: a small default."""
 
     layers: LayerList | None = None
     python: BuilderPath | None = None
+    preset: registered(PRESETS, "model.preset") | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _options_of_the_preset(cls, values: Any) -> Any:
+        """Hand what stands beside the preset's name to it: {preset = "resnet20", width = 32}."""
+        if not isinstance(values, dict) or values.get("preset") is None:
+            return values
+        beside = {key: value for key, value in values.items() if key not in cls.model_fields}
+        preset = values["preset"]
+        if not beside or not isinstance(preset, (str, dict)):
+            return values
+        named = {"name": preset} if isinstance(preset, str) else preset
+        return {key: value for key, value in values.items() if key not in beside} | {"preset": {**named, **beside}}
 
     @model_validator(mode="after")
     def _one_source(self) -> ModelSection:
-        if self.layers is not None and self.python is not None:
+        sources = {
+            "model.layers": self.layers and f"{len(self.layers)} layers",
+            "model.preset": self.preset and PRESETS.name_of(type(self.preset)),
+            "model.python": self.python,
+        }
+        given = {key: value for key, value in sources.items() if value}
+        if len(given) > 1:
             raise UserError(
-                "model.layers and model.python are both given",
-                found=f"{len(self.layers)} layers, and model.python = {self.python!r}",
-                allowed="one of the two",
+                f"{' and '.join(given)} are both given",
+                found=", ".join(f"{key}: {value}" for key, value in given.items()),
+                allowed="one of them",
             )
         if self.layers == ():
             raise UserError("model.layers is an empty list", hint="name at least one layer, or leave model.layers out")

@@ -108,7 +108,7 @@ def update_table_of(job: Job, graph: Graph) -> UpdateTable:
 
 
 def network(job: Job, facts: DataFacts, loss: Loss) -> list[Layer]:
-    """Return the job's layers: as listed, as its Python function makes them, or a small default for the data."""
+    """Return the job's layers: as listed, as its preset or Python function makes them, or a small default."""
     outputs = loss.outputs_for(facts.target_kind, facts.classes, facts.target_width)
     if job.model.python:
         made = load_builder(job.model.python)(facts.input_shape, outputs)
@@ -123,6 +123,8 @@ def network(job: Job, facts: DataFacts, loss: Loss) -> list[Layer]:
         return layers
     if job.model.layers is not None:
         return list(job.model.layers)
+    if job.model.preset is not None:
+        return job.model.preset.layers(facts.input_shape, outputs)
     layers: list[Layer] = [Flatten()] if len(facts.input_shape) > 1 else []
     for units in DEFAULT_UNITS:
         layers += [Dense(units=units), Relu()]

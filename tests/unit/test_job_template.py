@@ -7,7 +7,7 @@ import pydantic
 import pytest
 
 from hpctrain.job import BUILTIN_JOB, Job
-from hpctrain.nn import LAYERS, LOSSES, METRICS
+from hpctrain.nn import LAYERS, LOSSES, METRICS, PRESETS
 from hpctrain.optim import OPTIMIZERS, SCHEDULES
 from hpctrain.options import Part, known_keys
 from hpctrain.registry import Registry
@@ -15,7 +15,7 @@ from hpctrain.strategies import STRATEGIES
 from hpctrain.tools.job import TEMPLATE, builtin_job
 
 PAGE = Path(__file__).parents[2] / "docs" / "job-file.md"
-FAMILIES = [LAYERS, LOSSES, METRICS, OPTIMIZERS, SCHEDULES, STRATEGIES]
+FAMILIES = [LAYERS, LOSSES, METRICS, PRESETS, OPTIMIZERS, SCHEDULES, STRATEGIES]
 
 
 def sections_of(text: str) -> dict[str, str]:
@@ -83,7 +83,18 @@ def test_template_loads(tmp_path: Path):
 
 def test_commented_defaults_are_the_defaults(tmp_path: Path):
     """Lines that are commented out and are neither an example nor an alternative say what holds anyway."""
-    alternatives = {"validation_files", "test_files", "python", "norm", "name", "names", "steps", "micro_batch", "dir"}
+    alternatives = {
+        "validation_files",
+        "test_files",
+        "preset",
+        "python",
+        "norm",
+        "name",
+        "names",
+        "steps",
+        "micro_batch",
+        "dir",
+    }
     alternatives |= {"weight", "mask", "ignore_label", "smoothing", "class_weights", "positive_weight"}
     alternatives |= {"early_stop", "momentum", "nesterov", "rho", "trust", "ema", "groups", "workers", "value"}
     lines = re.findall(r"^# (\w+) = ", TEMPLATE, flags=re.MULTILINE)
