@@ -138,10 +138,7 @@ class Model:
 
     def warm_up(self) -> None:
         """Run both passes once on a dummy row: compiles them, or loads them from the cache; leaves gradients zero."""
-        positions = self.out_shape[:-1]
-        weight = np.ones((1, *positions), np.float32)
-        is_class = self.target_kind == "class"
-        targets = np.zeros((1, *positions), np.int64) if is_class else np.zeros((1, self.out_shape[-1]), np.float32)
+        targets, weight = self.loss.dummy_rows(self.target_kind, self.out_shape)
         inputs = np.zeros((1, *self.input_shape), self.dtype)
         self.loss_and_grad(Batch(inputs, targets, weight, np.zeros(1, np.int64), 0, 0))
         self.predict(inputs, np.zeros((1, *self.out_shape), self.dtype))
