@@ -21,14 +21,17 @@ from hpctrain.options import Part
 class FlatModel(Protocol):
     """What a strategy needs of a model: flat float32 buffers.
 
-    `grad_buffer` is `grads` and behind it the tail of `nn.flat.TAIL` floats; `grads` is a view into it.  `table` gives
-    the learning-rate and decay factors of ranges of `params`, for the optimizer.
+    `grad_buffer` is `grads`, sums of running statistics, and the tail of `nn.flat.TAIL` floats; `grads` is a view into
+    it.  `table` (an `optim` UpdateTable) gives the learning-rate and decay factors of ranges of `params`.
     """
 
     params: np.ndarray
     grads: np.ndarray
     grad_buffer: np.ndarray
     table: Any
+
+    def update_state(self, rows: float) -> None:
+        """Move the running statistics by the sums over all ranks' `rows` examples that stand behind `grads`."""
 
 
 @dataclass(slots=True)

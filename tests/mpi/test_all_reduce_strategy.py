@@ -5,7 +5,7 @@ import pytest
 
 from hpctrain.comm import join
 from hpctrain.comm.collectives import COLLECTIVES
-from hpctrain.nn.flat import CHECKPOINT, LOSS, STOP, TAIL, WEIGHT
+from hpctrain.nn.flat import CHECKPOINT, LOSS, ROWS, STOP, TAIL, WEIGHT
 from hpctrain.strategies.all_reduce import AllReduce
 
 pytestmark = pytest.mark.mpi(min_size=1)
@@ -20,6 +20,9 @@ class Model:
         self.grads = self.grad_buffer[:-TAIL]
         self.tail = self.grad_buffer[-TAIL:]
         self.table = None
+
+    def update_state(self, rows):
+        self.rows = rows
 
 
 class Momentum:
@@ -75,8 +78,10 @@ def test_the_same_weights_as_one_process(collective):
         grads, model.tail[LOSS] = sums(inputs, targets, weight, model.params)
         model.grads += grads
         model.tail[WEIGHT] = weight.sum()
+        model.tail[ROWS] = len(weight)
         outcome = run.step(step, LR)
         assert outcome.weight == pytest.approx(batch(step)[2].sum(), rel=1e-6)
+        assert model.rows == len(batch(step)[2])
         assert outcome.loss == pytest.approx(loss, rel=1e-5)
         assert outcome.grad_norm == pytest.approx(norm, rel=1e-5)
         np.testing.assert_allclose(model.params, params, rtol=1e-4, atol=1e-6)

@@ -7,7 +7,7 @@ import pytest
 
 from hpctrain.comm.single_group import SingleGroup
 from hpctrain.errors import UserError
-from hpctrain.nn.flat import CHECKPOINT, LOSS, STOP, TAIL, WEIGHT
+from hpctrain.nn.flat import CHECKPOINT, LOSS, ROWS, STOP, TAIL, WEIGHT
 from hpctrain.options import part_from, spec_of
 from hpctrain.strategies import STRATEGIES
 from hpctrain.strategies.all_reduce import AllReduce
@@ -20,6 +20,10 @@ class Model:
         self.grads = self.grad_buffer[:-TAIL]
         self.tail = self.grad_buffer[-TAIL:]
         self.table = object()
+        self.rows = []
+
+    def update_state(self, rows):
+        self.rows.append(rows)
 
 
 class Recorder:
@@ -66,11 +70,12 @@ def bound(strategy, clip=None):
 def test_it_divides_once_by_the_weight(strategy):
     model, optimizer, run = bound(strategy)
     model.grads[:] = [4, 8, -4]
-    model.tail[[WEIGHT, LOSS]] = 4, 10
+    model.tail[[WEIGHT, LOSS, ROWS]] = 4, 10, 3
     outcome = run.step(7, 0.5)
     np.testing.assert_array_equal(model.params, [0.5, 1.0, 3.5])
     assert optimizer.calls == [(model.table, 0.5, 7, 0.25)]
     assert (outcome.weight, outcome.loss, outcome.grad_norm) == (4.0, 2.5, None)
+    assert model.rows == [3.0]  # running statistics follow the examples, not their weight
     assert (outcome.stop, outcome.checkpoint) == (False, False)
 
 

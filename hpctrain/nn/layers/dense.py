@@ -25,7 +25,7 @@ class Dense(Layer):
             backward_params=Call(dense_backward_params, ("x", "dy", "d_weight", "d_bias")),
             params=(
                 ParamSpec("weight", (features, self.units), self.initializer, fan_in=features, fan_out=self.units),
-                ParamSpec("bias", (self.units,)),
+                ParamSpec("bias", (self.units,), decays=False),
             ),
             views={"x": (features,), "dx": (features,), "y": (self.units,), "dy": (self.units,)},
         )
