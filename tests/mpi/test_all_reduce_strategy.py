@@ -6,11 +6,12 @@ import pytest
 from hpctrain.comm import join
 from hpctrain.comm.collectives import COLLECTIVES
 from hpctrain.nn.flat import CHECKPOINT, LOSS, ROWS, STOP, TAIL, WEIGHT
+from hpctrain.optim.averaging import SLOT
 from hpctrain.strategies.all_reduce import AllReduce
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
-FEATURES, STEPS, LR, MOMENTUM, LIMIT = 37, 12, 0.05, 0.9, 2.0
+FEATURES, STEPS, LR, MOMENTUM, LIMIT, EMA = 37, 12, 0.05, 0.9, 2.0, 0.4
 
 
 class Model:
@@ -29,7 +30,7 @@ class Momentum:
     """v <- momentum v + scale g; w <- w - lr v."""
 
     slots = ("velocity",)
-    ema = None
+    ema = EMA
 
     def update(self, params, grads, slots, table, lr, step, scale):
         slots["velocity"][:] = MOMENTUM * slots["velocity"] + np.float32(scale) * grads
@@ -56,8 +57,8 @@ def sums(inputs, targets, weight, params):
 
 
 def one_process():
-    """The same training in float64 without any of our code; yields loss, norm and parameters after each step."""
-    params, velocity = np.linspace(-1, 1, FEATURES), np.zeros(FEATURES)
+    """The same training in float64 without any of our code; yields loss, norm, weights and average of each step."""
+    params, velocity, average = np.linspace(-1, 1, FEATURES), np.zeros(FEATURES), np.zeros(FEATURES)
     for step in range(STEPS):
         inputs, targets, weight = batch(step)
         grads, loss = sums(inputs, targets, weight, params)
@@ -65,14 +66,16 @@ def one_process():
         norm = np.linalg.norm(mean)
         velocity = MOMENTUM * velocity + mean * min(1.0, LIMIT / norm)
         params = params - LR * velocity
-        yield loss / weight.sum(), norm, params
+        kept = min(EMA, step / (step + 10))
+        average = kept * average + (1 - kept) * params
+        yield loss / weight.sum(), norm, params, average
 
 
 @pytest.mark.parametrize("collective", list(COLLECTIVES))
 def test_the_same_weights_as_one_process(collective):
     group, model = join(), Model()
     run = AllReduce(collective=collective).bind(group, model, Momentum(), Clip())
-    for step, (loss, norm, params) in enumerate(one_process()):
+    for step, (loss, norm, params, average) in enumerate(one_process()):
         inputs, targets, weight = (values[group.rank :: group.size] for values in batch(step))  # unequal, some empty
         model.grad_buffer[:] = 0
         grads, model.tail[LOSS] = sums(inputs, targets, weight, model.params)
@@ -85,8 +88,9 @@ def test_the_same_weights_as_one_process(collective):
         assert outcome.loss == pytest.approx(loss, rel=1e-5)
         assert outcome.grad_norm == pytest.approx(norm, rel=1e-5)
         np.testing.assert_allclose(model.params, params, rtol=1e-4, atol=1e-6)
-    # Every rank holds the same bits, in weights and optimizer state.
-    state = (model.params.tobytes(), run.state_dict()["velocity"].tobytes())
+        np.testing.assert_allclose(run.state_dict()[SLOT], average, rtol=1e-4, atol=1e-6)
+    # Every rank holds the same bits, in weights, optimizer state and average.
+    state = [values.tobytes() for values in (model.params, *run.state_dict().values())]
     assert group.all_gather_objects(state) == [state] * group.size
 
 

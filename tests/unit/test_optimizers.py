@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from hpctrain.errors import UserError
+from hpctrain.kernels.jit import kernel
+from hpctrain.kernels.optimizers import adam
 from hpctrain.nn.flat import Layout, Slot
 from hpctrain.optim.adam import Adam, AdamW
 from hpctrain.optim.adaptive import Adagrad, RmsProp
@@ -301,3 +303,43 @@ def test_operations_are_rounded_one_by_one() -> None:
     Sgd(momentum=0.9, weight_decay=0.07).update(params, grads, slots, table, 0.3, 3, 0.11)
     np.testing.assert_array_equal(velocity, expected_velocity)
     np.testing.assert_array_equal(params, expected)
+
+
+@kernel(cache=False)
+def fast_step(params, grads, mean, square, starts, stops, lr_factor, decay_factor, numbers):
+    """As a generated step calls the update: from compiled code with fast-math, scalars out of an array."""
+    adam(
+        params,
+        grads,
+        mean,
+        square,
+        starts,
+        stops,
+        lr_factor,
+        decay_factor,
+        numbers[0],
+        numbers[1],
+        numbers[2],
+        numbers[3],
+        numbers[4],
+        numbers[5],
+        numbers[6],
+        numbers[7],
+        numbers[8],
+        numbers[9],
+        numbers[10],
+    )
+
+
+def test_a_compiled_caller_gets_the_same_bits() -> None:
+    random = np.random.default_rng(8)
+    layout = Layout([("a", (1003,)), ("b", (7,))])
+    table, optimizer = UpdateTable.from_slots(layout), AdamW(weight_decay=0.1)
+    params, grads = (random.normal(0, 1, layout.size).astype(np.float32) for _ in range(2))
+    slots = {name: np.zeros(layout.size, np.float32) for name in optimizer.slots}
+    other, other_slots = params.copy(), [values.copy() for values in slots.values()]
+    ranges = (table.starts, table.stops, table.lr_factor, table.decay_factor)
+    for step in range(3):
+        optimizer.update(params, grads, slots, table, 0.01, step, 0.03)
+        fast_step(other, grads, *other_slots, *ranges, np.array(optimizer.scalars(0.01, step, 0.03)))
+    assert params.tobytes() == other.tobytes()
