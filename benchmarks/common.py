@@ -123,7 +123,8 @@ def report(
         table.add_column(heading, justify="right", no_wrap=True)
     for record in records:
         table.add_row(*(cell(record) for cell in columns.values()))
-    Console().print(table)
+    console = Console()
+    (console if console.is_terminal else Console(width=120)).print(table)  # a file has room for every column
     if args.json:
         _write(args.json, json.dumps(records, indent=1) + "\n")
         print(f"records: {args.json}")

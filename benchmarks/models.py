@@ -7,7 +7,7 @@ The peer's half, the same networks in PyTorch, is in `peer_torch.py`.  PyTorch h
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,7 +44,7 @@ class Case:
     demand: float
     stretch: float
     flat: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    tensors: Callable[[Tensors], list[np.ndarray]] | None = None
+    tensors: Callable[[Tensors], Iterable[np.ndarray]] | None = None
 
     @property
     def is_mlp(self) -> bool:
@@ -85,14 +85,13 @@ class Case:
 
     def set_weights(self, model: Model, parameters: Tensors) -> None:
         """Give the model the peer's initial weights."""
-        tensors = self.tensors(parameters) if self.tensors else [self._ours(*item) for item in parameters.items()]
-        slots = list(model.layout)
-        found = [(slot.name, slot.shape, tensor.shape) for slot, tensor in zip(slots, tensors, strict=False)]
-        if len(slots) != len(tensors) or any(ours != theirs for _, ours, theirs in found):
-            raise ValueError(
-                f"the peer's tensors do not fit ours: {len(slots)} of ours, {len(tensors)} of its; {found}"
-            )
-        for slot, tensor in zip(slots, tensors, strict=True):
+        # One tensor at a time, so that a measurement of memory is not that of this copy.
+        tensors = self.tensors(parameters) if self.tensors else (self._ours(*item) for item in parameters.items())
+        if len(model.layout) != len(parameters):
+            raise ValueError(f"ours has {len(model.layout)} tensors, the peer {len(parameters)}")
+        for slot, tensor in zip(model.layout, tensors, strict=True):
+            if slot.shape != tensor.shape:
+                raise ValueError(f"{slot.name} has shape {slot.shape}, the peer's tensor in its place {tensor.shape}")
             model.layout.view(model.params, slot.name)[...] = tensor
 
     def _ours(self, name: str, tensor: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ reads one answer a line.  So each side has a process, a BLAS and memory of its o
     {"do": "trial", "mode": MODE}       seconds a step of "eager", "compile", "channels_last" or "compile_channels_last"
     {"do": "use", "mode": MODE}         what the next timings run
     {"do": "time", "steps": N}          seconds a step, by the wall clock and of CPU time
+    {"do": "memory"}                    bytes of resident memory: after the imports, and at the peak
 
 The models and the optimizer (SGD, momentum 0.9, fused) are fp32.  With "ddp" = {"rank", "size", "port"} the model is
 wrapped in DistributedDataParallel over gloo, and all ranks must be given the same commands.  It imports nothing of
@@ -32,6 +33,15 @@ from torch.nn import functional
 
 LEARNING_RATE, MOMENTUM = 1e-3, 0.9
 COMPILED = ("compile", "compile_channels_last")
+
+
+def resident(entry: str) -> int:
+    """Return an entry of /proc/self/status in bytes: "VmRSS:", resident memory now, or "VmHWM:", at its peak."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(entry))
+
+
+IMPORTS_BYTES = resident("VmRSS:")
 
 
 def mlp(*widths: int) -> nn.Module:
@@ -164,13 +174,16 @@ class Peer:
             (torch.from_numpy(inputs.copy()), torch.from_numpy(targets.copy()))
             for inputs, targets in zip(data["inputs"], data["targets"], strict=True)
         ]
-        torch.manual_seed(0)
-        first = MODELS[model]()
-        self.weights = {name: value.detach().clone() for name, value in first.state_dict().items()}
-        parameters = {name: value.detach().numpy() for name, value in first.named_parameters()}
+        parameters = {name: value.detach().numpy() for name, value in self._model().named_parameters()}
         np.savez(Path(folder) / "weights.npz", **parameters)
+        del parameters
         self.ways: dict[str, tuple[Any, ...]] = {}  # a compiled model is kept from its trial to its timing
         self.use("eager")
+
+    def _model(self) -> nn.Module:
+        """Return the model with its initial weights, which are the same each time and in every process."""
+        torch.manual_seed(0)
+        return MODELS[self.name]()
 
     def use(self, mode: str, *, afresh: bool = False) -> None:
         """Run the model in this mode from now on; `afresh`: from the initial weights."""
@@ -179,8 +192,7 @@ class Peer:
         self.batches, self.optimizer, self.loss = self.ways[mode]
 
     def _set_up(self, mode: str) -> tuple[Any, ...]:
-        model, batches = MODELS[self.name](), self.data
-        model.load_state_dict(self.weights)
+        model, batches = self._model(), self.data
         if mode.endswith("channels_last"):
             layout = torch.channels_last if batches[0][0].dim() == 4 else torch.channels_last_3d
             model = model.to(memory_format=layout)
@@ -213,6 +225,10 @@ class Peer:
         for index in range(steps):
             self.step(index)
         return {"wall_s": (time.perf_counter() - wall) / steps, "cpu_s": (time.process_time() - cpu) / steps}
+
+    def memory(self) -> dict[str, int]:
+        """Return the resident memory in bytes, after the imports and at its peak."""
+        return {"imports": IMPORTS_BYTES, "peak": resident("VmHWM:")}
 
     def trial(self, mode: str) -> dict[str, Any]:
         """Return the median CPU seconds of a step in one mode, after a few to warm up, or why it cannot run."""
