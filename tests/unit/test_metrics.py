@@ -9,7 +9,23 @@ import pytest
 
 from hpctrain.errors import UserError
 from hpctrain.nn import metrics
-from hpctrain.nn.metrics import R2, Accuracy, MeanAbsoluteErrorMetric, MeanPredictor, Metric, RootMeanSquaredError, TopK
+from hpctrain.nn.metrics import (
+    F1,
+    R2,
+    Accuracy,
+    Auc,
+    BalancedAccuracy,
+    ConfusionMatrix,
+    MeanAbsoluteErrorMetric,
+    MeanPredictor,
+    Metric,
+    Perplexity,
+    Precision,
+    Recall,
+    RootMeanSquaredError,
+    TopK,
+    auc,
+)
 
 
 def value(metric: Metric, outputs: object, targets: object, weight: object = None) -> float:
@@ -54,6 +70,141 @@ def test_top_k_counts_equal_outputs_in_favour_of_the_class() -> None:
 def test_top_k_of_a_class_without_an_output_shows() -> None:
     assert math.isnan(value(TopK(k=2), np.zeros((2, 3)), [0, 3]))
     assert math.isnan(value(TopK(k=2), np.zeros((2, 3)), [0, -1]))
+
+
+@pytest.fixture
+def classes() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Outputs and labels of four classes, of which the last never occurs and is never said."""
+    random = np.random.default_rng(4)
+    labels = random.integers(0, 3, 90)
+    outputs = random.normal(0, 1, (90, 4)) + 1.2 * np.eye(4)[labels]
+    outputs[:, 3] = -9
+    return outputs.astype(np.float32), labels, random.integers(0, 5, 90).astype(np.float32)
+
+
+def table(outputs: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    said = outputs.argmax(1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0).astype(int)
+    matrix = np.zeros((max(2, outputs.shape[1]),) * 2)
+    np.add.at(matrix, (labels, said), weight.astype(np.float64))
+    return matrix
+
+
+@pytest.mark.parametrize("average", ["auto", "macro", "micro"])
+def test_precision_recall_and_f1_of_several_classes(classes: tuple, average: str) -> None:
+    matrix = table(*classes)[:3, :3]
+    right, said, actual = np.diag(matrix), matrix.sum(0), matrix.sum(1)
+    if average == "micro":
+        right, said, actual = right.sum(keepdims=True), said.sum(keepdims=True), actual.sum(keepdims=True)
+    precision, recall = right / said, right / actual
+    f1 = 2 * precision * recall / (precision + recall)
+    for metric, expected in ((Precision, precision), (Recall, recall), (F1, f1)):
+        assert value(metric(average=average), *classes) == pytest.approx(expected.mean(), rel=1e-12)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_precision_recall_and_f1_of_two_classes_are_those_of_class_1(classes: tuple, width: int) -> None:
+    outputs, labels, weight = classes[0][:, :width], classes[1] % 2, classes[2]
+    matrix = table(outputs, labels, weight)
+    assert value(ConfusionMatrix(), outputs, labels, weight) == matrix.tolist()
+    precision, recall = matrix[1, 1] / matrix[:, 1].sum(), matrix[1, 1] / matrix[1].sum()
+    for average in ("auto", "binary"):
+        assert value(Precision(average=average), outputs, labels, weight) == pytest.approx(precision, rel=1e-12)
+        assert value(Recall(average=average), outputs, labels, weight) == pytest.approx(recall, rel=1e-12)
+        expected = 2 / (1 / precision + 1 / recall)
+        assert value(F1(average=average), outputs, labels, weight) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_class_that_is_never_said_counts_as_0() -> None:
+    outputs = 9 * np.eye(3)[[0, 0, 2, 2]]
+    assert value(Precision(), outputs, [0, 1, 2, 2]) == pytest.approx((1 / 2 + 0 + 1) / 3)
+    assert value(F1(), outputs, [0, 1, 2, 2]) == pytest.approx((2 / 3 + 0 + 1) / 3)
+    # Class 1 occurs neither as a label nor as a prediction: it is left out.
+    assert value(Precision(), outputs, [0, 0, 2, 2]) == 1
+    assert value(BalancedAccuracy(), outputs, [0, 0, 2, 0]) == pytest.approx((2 / 3 + 1) / 2)
+
+
+def test_balanced_accuracy_and_confusion_matrix(classes: tuple) -> None:
+    matrix = table(*classes)
+    found = value(ConfusionMatrix(), *classes)
+    assert found == matrix.tolist()
+    assert isinstance(found[0][0], int)
+    expected = (np.diag(matrix)[:3] / matrix.sum(1)[:3]).mean()
+    assert value(BalancedAccuracy(), *classes) == pytest.approx(expected, rel=1e-12)
+    half = value(ConfusionMatrix(), *classes[:2], classes[2] / 2)
+    assert half == (matrix / 2).tolist()
+
+
+def test_perplexity_is_exp_of_the_mean_cross_entropy(classes: tuple) -> None:
+    outputs, labels, weight = classes
+    exact = outputs.astype(np.float64)
+    loss = np.log(np.exp(exact).sum(1)) - exact[np.arange(90), labels]
+    expected = np.exp(np.average(loss, weights=weight.astype(np.float64)))
+    assert value(Perplexity(), *classes) == pytest.approx(expected, rel=1e-12)
+    assert value(Perplexity(), np.zeros((5, 7)), np.arange(5)) == pytest.approx(7)
+    assert value(Perplexity(), [[1e6, 0.0]], [1]) == math.inf
+    assert math.isnan(value(Perplexity(), np.zeros((2, 3)), [0, 3]))
+
+
+def area(scores: np.ndarray, positive: np.ndarray, weight: np.ndarray) -> float:
+    """The part of all pairs of a positive and a negative in which the positive has more; ties count half."""
+    scores, weight = scores.astype(np.float64), weight.astype(np.float64)
+    above = np.sign(scores[positive][:, None] - scores[~positive][None]) / 2 + 0.5
+    pairs = weight[positive][:, None] * weight[~positive][None]
+    return float((above * pairs).sum() / pairs.sum())
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_auc_counts_pairs(classes: tuple, width: int) -> None:
+    outputs, labels, weight = np.round(classes[0] * 4) / 4, classes[1], classes[2]  # with ties, and -0
+    outputs[::7] *= -1
+    if width < 3:
+        labels = labels % 2
+    outputs = outputs[:, :width].astype(np.float32)
+    if width < 3:
+        scores = outputs[:, -1] - (outputs[:, 0] if width == 2 else 0)
+        expected = area(scores, labels == 1, weight)
+    else:
+        exact = outputs.astype(np.float64)
+        logs = (exact - np.log(np.exp(exact).sum(1, keepdims=True))).astype(np.float32)
+        expected = np.mean([area(logs[:, c], labels == c, weight) for c in range(3)])  # class 3 does not occur
+    assert value(Auc(), outputs, labels, weight) == pytest.approx(expected, rel=1e-12)
+
+
+def test_auc_tells_close_scores_apart() -> None:
+    close = np.array([[1.0], [np.nextafter(np.float32(1), np.float32(2))]], np.float32)
+    assert value(Auc(), close, [0, 1]) == 1
+    assert value(Auc(), close, [1, 0]) == 0
+    assert value(Auc(), [[-1e-45], [0.0]], [0, 1]) == 1
+    assert value(Auc(), [[-0.0], [0.0]], [0, 1]) == 0.5
+    assert value(Auc(), [[-np.inf], [np.inf], [5.0]], [0, 1, 1]) == 1
+
+
+def test_auc_of_one_class_has_no_value() -> None:
+    assert math.isnan(value(Auc(), [[0.1], [0.2]], [1, 1]))
+    assert math.isnan(value(Auc(), [[0.1], [0.2]], [0, 2]))
+
+
+def test_auc_of_very_many_scores_is_close_and_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auc, "EXACT_SCORES", 1000)
+    monkeypatch.setattr(auc, "_PENDING", 500)
+    random = np.random.default_rng(6)
+    labels = random.integers(0, 2, 4000)
+    scores = (random.normal(0, 1, 4000) + labels).astype(np.float32)
+    weight = random.uniform(0, 2, 4000).astype(np.float32)
+    metric, states = Auc(), []
+    for rows in np.array_split(np.arange(4000), 3):
+        states.append(metric.start(1, 4000))
+        for block in np.array_split(rows, 9):
+            metric.update(states[-1], scores[block, None], labels[block], weight[block])
+    for other in states[1:]:
+        metric.merge(states[0], other)
+    keys = scores.view(np.uint32) >> 16
+    ties = keys[labels == 1][:, None] == keys[labels == 0][None]
+    pairs = weight[labels == 1][:, None].astype(np.float64) * weight[labels == 0]
+    bound = 0.5 * (ties * pairs).sum() / pairs.sum()
+    assert 0 < bound < 0.005
+    assert metric.result(states[0]) == pytest.approx(area(scores, labels == 1, weight), abs=bound)
+    assert len(states[0]["curves"][0].keys) < 2500
 
 
 @pytest.fixture
@@ -150,6 +301,12 @@ def test_messages() -> None:
         TopK(k=1).check_outputs(1, "class")
     with pytest.raises(UserError, match=r"metrics.names.0.k = 0: .*greater than or equal to 1"):
         TopK.checked({"k": 0}, "metrics.names.0")
+    with pytest.raises(UserError, match="f1 with average(.|\n)*4 outputs(.|\n)*macro"):
+        F1(average="binary").check_outputs(4, "class")
+    with pytest.raises(UserError, match="perplexity needs an output for each class"):
+        Perplexity().check_outputs(1, "class")
+    with pytest.raises(UserError, match="confusion_matrix would be too large(.|\n)*f1"):
+        ConfusionMatrix().check_outputs(1001, "class")
 
 
 def test_names_in_reports() -> None:

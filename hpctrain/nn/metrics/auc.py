@@ -27,6 +27,7 @@ class ScoreCounts:
         self.keys = np.empty(0, np.uint32)
         self.sums = np.empty((0, 2))
         self._pending: list[tuple[np.ndarray, np.ndarray]] = []
+        self._pending_rows = 0
 
     def add(self, scores: np.ndarray, positive: np.ndarray, weight: np.ndarray) -> None:
         """Add rows: scores (n,) float32 without NaN, positive (n,) bool, weight (n,)."""
@@ -37,7 +38,8 @@ class ScoreCounts:
         sums = np.zeros((len(keys), 2))
         sums[np.arange(len(keys)), positive.astype(np.intp)] = weight
         self._pending.append((keys, sums))
-        if sum(len(keys) for keys, _ in self._pending) > max(_PENDING, len(self.keys)):
+        self._pending_rows += len(keys)
+        if self._pending_rows > max(_PENDING, len(self.keys)):
             self.settle()
 
     def merge(self, other: ScoreCounts) -> None:
@@ -53,6 +55,7 @@ class ScoreCounts:
         keys = np.concatenate([self.keys, *(keys for keys, _ in self._pending)])
         sums = np.concatenate([self.sums, *(sums for _, sums in self._pending)])
         self._pending.clear()
+        self._pending_rows = 0
         self.keys, place = np.unique(keys, return_inverse=True)
         self.sums = np.stack([np.bincount(place, sums[:, side], len(self.keys)) for side in (0, 1)], axis=1)
 
