@@ -51,6 +51,11 @@ layers = [
     {type = "dropout", rate = 0.1},             # during training sets this fraction to zero
     {type = "dense", units = 10},               # the last layer: one output a class, or one a target value
 ]
+                                  # over sequences: {type = "embedding", size = 96, units = 128},
+                                  # "learned_positions", {type = "sinusoidal_positions", base = 10000.0},
+                                  # {type = "attention", heads = 4, causal = false, bias = true},
+                                  # {type = "lstm", units = 64, return_sequences = true, bidirectional = false},
+                                  # {type = "gru", units = 64}, "last_step"
 # preset = "resnet20"             # instead of layers: a whole network, its options beside it (width = 16); one of
                                   # "mlp" (width = 256, depth = 2, activation = "relu", dropout = 0.0),
                                   # "resnet8", "resnet14", "resnet20", "resnet32", "resnet56" (width = 16),

@@ -27,6 +27,8 @@ FAMILIES = [
 ]
 EXAMPLES = {name: example for module in FAMILIES for name, example in module.EXAMPLES.items()}
 DEFINITIONS = {name: definition for module in FAMILIES for name, definition in module.DEFINITIONS.items()}
+# Layers that take whole numbers, from 0 to the number here; nothing that learns can stand before them.
+WHOLE_NUMBERS = {name: highest for module in FAMILIES for name, highest in getattr(module, "WHOLE_NUMBERS", {}).items()}
 
 
 @kernel
@@ -69,9 +71,11 @@ def make(layers, shape, dtype=np.float64):
     return model
 
 
-def batch(model, rows, dtype=np.float64):
+def batch(model, rows, dtype=np.float64, name=None):
     random = np.random.default_rng(rows)
-    inputs = random.normal(size=(rows, *model.input_shape)).astype(dtype)
+    shape = (rows, *model.input_shape)
+    inputs = random.integers(0, WHOLE_NUMBERS[name] + 1, shape) if name in WHOLE_NUMBERS else random.normal(size=shape)
+    inputs = inputs.astype(dtype)
     targets = random.normal(size=(rows, model.out_shape[-1])).astype(np.float32)
     weight = (1 + np.arange(rows) % 3).astype(np.float32) / 2
     return Batch(inputs, targets, weight, np.arange(rows) + 100, STEP, 0)
@@ -96,8 +100,9 @@ def test_gradients_equal_finite_differences(name, shape, rows):
     """The layer stands between two dense ones, whose gradients check its dx and its own parameters' derivatives."""
     size = math.prod(shape)
     before = [Dense(units=size)] if len(shape) == 1 else [Dense(units=shape[-1])]
+    before = [] if name in WHOLE_NUMBERS else before
     model = make([*before, layer_of(name), Flatten(), Dense(units=2)], shape)
-    data = batch(model, rows)
+    data = batch(model, rows, name=name)
     model.loss_and_grad(data)
     gradient = model.grads.copy()
 
@@ -121,7 +126,7 @@ def test_forward_equals_the_definition(name, shape, rows):
     options, _ = EXAMPLES[name]
     layer = layer_of(name)
     model = make([layer, Flatten(), Dense(units=2)], shape, np.float32)
-    inputs = batch(model, rows, np.float32).inputs
+    inputs = batch(model, rows, np.float32, name).inputs
     outputs = np.zeros((rows, 2), np.float32)
     model.predict(inputs, outputs)
 
@@ -136,7 +141,7 @@ def test_forward_equals_the_definition(name, shape, rows):
 @pytest.mark.parametrize(("name", "shape"), cases())
 def test_gradients_are_added_and_split_batches_sum_to_the_whole(name, shape):
     model = make([layer_of(name), Flatten(), Dense(units=2)], shape)
-    data = batch(model, 5)
+    data = batch(model, 5, name=name)
     loss = model.loss_and_grad(data)
     whole = model.grads.copy()
     model.grad_buffer[:] = 0
