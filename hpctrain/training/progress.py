@@ -46,6 +46,7 @@ class Progress:
 
     @plateau.setter
     def plateau(self, state: PlateauState) -> None:
+        """Set the state."""
         self.plateau_factor, self.plateau_best = state.factor, state.best
         self.plateau_epochs, self.plateau_cooldown = state.epochs, state.cooldown
 
