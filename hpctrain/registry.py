@@ -11,12 +11,20 @@ from collections.abc import Iterator
 
 from hpctrain.errors import unknown_name
 
+_FAMILIES: dict[str, Registry] = {}
+
+
+def family(kind: str) -> Registry:
+    """Return the family of a kind: for a part that is made of others and cannot import the table that it stands in."""
+    return _FAMILIES[kind]
+
 
 class Registry:
     """One family of parts; `kind` is the word for one of them in messages ("layer")."""
 
     def __init__(self, kind: str, entries: dict[str, str | type]) -> None:
         self.kind = kind
+        _FAMILIES[kind] = self
         self._entries: dict[str, str | type] = dict(entries)
 
     def __iter__(self) -> Iterator[str]:

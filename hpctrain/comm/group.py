@@ -66,7 +66,7 @@ class Group(ABC):
             found = error.message
         for message in self.all_gather_objects(found):
             if message is not None:
-                raise UserError.from_message(message, agreed=True)
+                raise UserError.from_message(message, agreed=True) from None
 
     @abstractmethod
     def barrier(self, patient: bool = False) -> None:

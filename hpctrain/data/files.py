@@ -44,7 +44,7 @@ def _expand_one(entry: str, base: Path) -> list[str]:
         return [path]
     found = sorted(match for match in glob.glob(path, recursive=True) if not os.path.isdir(match))
     if not found:
-        raise UserError(f"no file matches {entry!r}", found=f"nothing under {path}", hint="check data.files")
+        raise UserError(f"no file matches {entry!r}", found=f"nothing under {path}", hint="check the pattern")
     return found
 
 
@@ -52,7 +52,7 @@ def check_file(path: str) -> None:
     """Raise a `UserError` unless the path is a readable, nonempty HDF5 file."""
     if not os.path.exists(path):
         folder = os.path.dirname(path)
-        hint = "check data.files; a relative path starts at the job file's folder"
+        hint = "in a job file, relative paths start at the job file's folder; on the command line, at the current one"
         if not os.path.isdir(folder):
             raise UserError(f"data file not found: {path}", found=f"there is no folder {folder}", hint=hint)
         guess = nearest(os.path.basename(path), os.listdir(folder))

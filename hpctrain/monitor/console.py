@@ -145,7 +145,10 @@ class ConsoleMonitor(Monitor):
         number = f"{epoch.epoch + 1:{len(str(epochs))}}/{epochs}" if epochs is not None else f"{epoch.epoch + 1}"
         speed = f"  {compact(epoch.examples_per_s)} examples/s  {seconds(epoch.train_s)}"
         loss = f"  loss {figure(epoch.train_loss):<{_COLUMN}}"
-        self._print(Text.assemble((f"epoch {number}", "bold"), loss, ending, (speed, "dim")))
+        line = Text.assemble((f"epoch {number}", "bold"), loss, ending)
+        # On a narrow terminal a line that wraps is worse than one without the speed, which the bar shows as well.
+        fits = self.mode != "bar" or len(line) + len(speed) <= self.console.width
+        self._print(Text.assemble(line, (speed, "dim")) if fits else line)
 
     def _speed(self) -> str:
         rate = self._rate.update(self._steps, self._busy_s)
@@ -163,9 +166,18 @@ class ConsoleMonitor(Monitor):
         """Bring the bar up to date, and put the next time off so far that drawing stays a small share of the run."""
         if self._progress is None or self._last is None:
             return
-        last = self._last
         if self._screen is not None:
             self.console.width = self._screen.size()[0]
+        self._fill_bar(now_s)
+        self._guarded(self._progress.refresh)
+        done_s = self._clock_s()
+        self._next_draw_s = done_s + max(_REFRESH_S, (done_s - now_s) / _REFRESH_SHARE)
+
+    def _fill_bar(self, now_s: float) -> None:
+        """Give the bar the last step's numbers, without drawing: `rich` draws it again below each printed line."""
+        if self._progress is None or self._last is None:
+            return
+        last = self._last
         self._progress.update(
             self._progress.task_ids[0],
             completed=last.step,
@@ -175,9 +187,6 @@ class ConsoleMonitor(Monitor):
             speed=self._speed(),
             left=clock(self._left_s(now_s)),
         )
-        self._guarded(self._progress.refresh)
-        done_s = self._clock_s()
-        self._next_draw_s = done_s + max(_REFRESH_S, (done_s - now_s) / _REFRESH_SHARE)
 
     def _start_bar(self, progress: Progress) -> None:
         self._guarded(progress.start)
@@ -192,6 +201,7 @@ class ConsoleMonitor(Monitor):
 
     def _print(self, what: RenderableType) -> None:
         if self.mode != "none":
+            self._fill_bar(self._clock_s())
             self._guarded(
                 lambda: self.console.print(what, soft_wrap=self.mode == "lines" and isinstance(what, (str, Text)))
             )

@@ -107,7 +107,11 @@ def end_summary(
             if is_table(values[name])
         ]
     finished = "finished" if summary.get("finished", True) else "stopped"
-    times = [f"{finished} after {count(summary.get('steps'))} steps in {seconds(summary.get('wall_s'))}"]
+    before = summary.get("resumed_from_step") or 0
+    steps = count(summary.get("steps")) + (
+        f" steps, {count(summary['steps'] - before)} of them now," if before else " steps"
+    )
+    times = [f"{finished} after {steps} in {seconds(summary.get('wall_s'))}"]
     if summary.get("compile_s"):
         times.append(f"compiling {seconds(summary['compile_s'])}")
     if summary.get("examples_per_s") is not None:
@@ -122,13 +126,13 @@ def matrix(title: str, rows: list[list[float]]) -> RenderableType:
     """Return the display of a confusion matrix: what was (rows) and what was said (columns), in at most 20 classes."""
     if len(rows) > _MOST_CLASSES:
         return Text(f"{title}: {len(rows)} classes, in summary.json")
-    table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
+    table = Table(box=box.SIMPLE, pad_edge=False)
     table.add_column("class")
     for label in range(len(rows)):
         table.add_column(str(label), justify="right")
     for label, row in enumerate(rows):
         table.add_row(str(label), *(f"{value:,.6g}" for value in row))
-    return table
+    return Group(Text(title, style="bold"), table)
 
 
 def _metrics_table(columns: dict[str, dict[str, float]], examples: dict[str, int]) -> Table:

@@ -42,10 +42,13 @@ def clock(seconds: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Return a time to two or three figures, a longer one as a clock: "35 ms", "4.2 s", "1:02"."""
+    """Return a time to two or three figures, a longer one as a clock: "35 ms", "4.2 s", "1:02 min", "1:00:02 h"."""
     if value is not None and 0 <= value < 0.9995:
         return f"{1000 * value:.0f} ms"
-    return f"{value:.1f} s" if value is not None and 0 <= value < 59.95 else clock(value)
+    if value is not None and 0 <= value < 59.95:
+        return f"{value:.1f} s"
+    text = clock(value)
+    return text + ("" if "-" in text else {1: " min", 2: " h"}.get(text.count(":"), ""))
 
 
 def figure(value: float | None) -> str:

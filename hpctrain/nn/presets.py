@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, PositiveInt
 
 from hpctrain.errors import UserError
-from hpctrain.nn import LAYERS
 from hpctrain.nn.layers.base import Layer, Shape
 from hpctrain.options import Part, part_from
+from hpctrain.registry import family
 
 Specs = list[Any]  # layers as a job file writes them
 
@@ -33,7 +33,7 @@ class Preset(Part):
         fit is a `UserError`.
         """
         specs = self.specs(tuple(input_shape), outputs)
-        return [part_from(LAYERS, spec, f"model.layers.{index}", "type") for index, spec in enumerate(specs)]
+        return [part_from(family("layer"), spec, f"model.layers.{index}", "type") for index, spec in enumerate(specs)]
 
     @abstractmethod
     def specs(self, input_shape: Shape, outputs: int) -> Specs:

@@ -12,7 +12,8 @@ from hpctrain.errors import UserError
 from hpctrain.job import Job
 from hpctrain.nn.metrics import by_name
 from hpctrain.nn.model import Model
-from hpctrain.run.master import Prepared, network, resolve
+from hpctrain.run.master import Prepared, resolve
+from hpctrain.run.network import network
 from hpctrain.run.restore import put_back
 from hpctrain.run.threads import limit_threads
 from hpctrain.run.warm_up import warm_up

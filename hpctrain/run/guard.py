@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable
-from types import TracebackType
 
 from hpctrain import comm
 from hpctrain.comm.environment import launched
@@ -40,21 +39,23 @@ def command(function: Callable[[Group], int | None]) -> int:
         end_job(group, error)
 
 
-def protect(group: Group) -> None:
-    """Make an uncaught exception on one rank of several end the whole job, in the user's own scripts too."""
-    if group.size == 1 or getattr(sys.excepthook, "ends_job", False):
+def end_script(error: Exception) -> None:
+    """End all ranks for an exception that a user's script did not catch; an error that all ranks agree on ends quietly.
+
+    Joins the group where the script has not come so far: only a member can end the others.
+    """
+    try:
+        group = comm.join()
+    except UserError as mistake:
+        if launched().rank == 0:
+            _print_error(mistake.message)
         return
-
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if isinstance(error, UserError) and error.agreed:
-            if group.rank == 0:
-                _print_error(error.message)
-            # Every rank is on its way out with the same error: let each end in good order, with code 1.
-            return
-        end_job(group, error.with_traceback(trace))
-
-    hook.ends_job = True
-    sys.excepthook = hook
+    if isinstance(error, UserError) and error.agreed:
+        # Every rank is on its way out with the same error: each ends in good order.
+        if group.rank == 0:
+            _print_error(error.message)
+        return
+    end_job(group, error)
 
 
 def end_job(group: Group, error: BaseException) -> None:

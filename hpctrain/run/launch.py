@@ -14,16 +14,16 @@ from hpctrain.monitor.base import Monitor
 from hpctrain.monitor.console import ConsoleMonitor
 from hpctrain.monitor.history import History
 from hpctrain.monitor.metrics_log import MetricsLog
-from hpctrain.run import guard
 from hpctrain.run.folder import RunFolder
 from hpctrain.run.guard import command
 from hpctrain.run.master import Prepared, prepare
 from hpctrain.run.restore import check_same_job
 from hpctrain.run.result import TrainResult
 from hpctrain.run.session import Session
+from hpctrain.run.trained import TrainedModel, load_model
 from hpctrain.training.stop import StopSignal
 
-__all__ = ["TrainResult", "command", "evaluate", "run_train", "train"]
+__all__ = ["TrainResult", "TrainedModel", "command", "evaluate", "load_model", "run_train", "train"]
 
 
 def train(
@@ -46,13 +46,12 @@ def train(
     ends all of them.
     """
     group = group or comm.join()
-    guard.protect(group)
     return _train(group, lambda: _as_job(job), run_dir, resume, monitors)
 
 
 def evaluate(
     run_dir: str | Path,
-    data: str | Sequence[str] | None = None,
+    data: str | Path | Sequence[str | Path] | None = None,
     part: str = "test",
     *,
     group: Group | None = None,
@@ -66,7 +65,8 @@ def evaluate(
     from hpctrain.run.evaluation import evaluate_run
 
     group = group or comm.join()
-    guard.protect(group)
+    if data is not None:
+        data = [str(path) for path in ([data] if isinstance(data, str | Path) else data)]
     return evaluate_run(group, Path(run_dir), data, part)
 
 
@@ -151,7 +151,9 @@ def _finished_result(
         text = f"the run in {path} is finished ({summary.get('steps', 0):,} steps): nothing to do"
         for monitor in monitors:
             monitor.on_event(text)
-    return TrainResult(summary, path, prepared.job)
+    with group.agreed():
+        model = load_model(path).model
+    return TrainResult(summary, path, prepared.job, model=model, rank=group.rank)
 
 
 def _announce(job: Job, console: Monitor) -> None:

@@ -14,19 +14,14 @@ from hpctrain.data.facts import DataFacts
 from hpctrain.data.files import expand
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.errors import UserError, unknown_name
-from hpctrain.job import Job, load_builder
+from hpctrain.job import Job
 from hpctrain.nn.check import check_outputs, output_shape
 from hpctrain.nn.graph import Graph, build_graph
-from hpctrain.nn.layers.activations import Relu
-from hpctrain.nn.layers.base import Layer
-from hpctrain.nn.layers.dense import Dense
-from hpctrain.nn.layers.flatten import Flatten
 from hpctrain.nn.losses import Loss, default_loss
 from hpctrain.nn.metrics import Metric, by_name, default_metrics
 from hpctrain.optim.groups import update_table
 from hpctrain.optim.table import UpdateTable
-
-DEFAULT_UNITS = (128, 64)  # hidden layers of a job that names no model
+from hpctrain.run.network import network
 
 
 @dataclass(frozen=True)
@@ -83,6 +78,7 @@ def resolve(job: Job, workers: int = 1) -> Prepared:
     for part in ("validation", "test"):
         if (own := getattr(data, f"{part}_files")) is not None:
             files[part] = _expand(own)
+    _check_parts_are_apart(files)
     wanted = _target_kind(job.loss)
     sources = {part: open_source(job, paths, wanted) for part, paths in files.items()}
     split = (data.split.validation, data.split.test) if data.split else (0.0, 0.0)
@@ -107,33 +103,25 @@ def update_table_of(job: Job, graph: Graph) -> UpdateTable:
     return update_table(graph.layout(), decays, job.optimizer.groups, job.optimizer.decay_all)
 
 
-def network(job: Job, facts: DataFacts, loss: Loss) -> list[Layer]:
-    """Return the job's layers: as listed, as its preset or Python function makes them, or a small default."""
-    outputs = loss.outputs_for(facts.target_kind, facts.classes, facts.target_width)
-    if job.model.python:
-        made = load_builder(job.model.python)(facts.input_shape, outputs)
-        layers = list(getattr(made, "layers", made))
-        strange = [layer for layer in layers if not isinstance(layer, Layer)]
-        if strange:
-            raise UserError(
-                f"model.python = {job.model.python!r} returned something that is not a layer",
-                found=repr(strange[0]),
-                allowed="a list of layers, such as [Dense(units=64), Relu(), Dense(units=outputs)]",
-            )
-        return layers
-    if job.model.layers is not None:
-        return list(job.model.layers)
-    if job.model.preset is not None:
-        return job.model.preset.layers(facts.input_shape, outputs)
-    layers: list[Layer] = [Flatten()] if len(facts.input_shape) > 1 else []
-    for units in DEFAULT_UNITS:
-        layers += [Dense(units=units), Relu()]
-    return [*layers, Dense(units=outputs)]
-
-
 def _expand(files: str | Sequence[str]) -> list[str]:
     # The job's paths are absolute already: it knows the folder of its file.
     return expand(files if isinstance(files, str) else list(files), os.getcwd())
+
+
+def _check_parts_are_apart(files: dict[str, list[str]]) -> None:
+    """Refuse a file that trains and is tested on, by whatever name."""
+    keys = {"train": "data.files", "validation": "data.validation_files", "test": "data.test_files"}
+    seen: dict[str, str] = {}
+    for part, paths in files.items():
+        for path in paths:
+            real = os.path.realpath(path)
+            if seen.setdefault(real, part) != part:
+                raise UserError(
+                    f"one file is in two parts of the data, {keys[seen[real]]} and {keys[part]}",
+                    found=path,
+                    allowed="different files: what trains must not judge",
+                    hint="use data.split to keep rows of one file apart",
+                )
 
 
 def _target_kind(loss: Loss | None) -> str | None:

@@ -12,6 +12,7 @@ import numpy as np
 from hpctrain.job import Job
 from hpctrain.monitor.history import History
 from hpctrain.nn.model import Model
+from hpctrain.run.trained import predict
 
 if TYPE_CHECKING:
     from hpctrain.run.session import Session
@@ -26,7 +27,8 @@ class TrainResult:
     job         the resolved job
     history     one dict an epoch of this process: "epoch" (from 1), "step", "train_loss", and "validation", its metrics
     stopped_by  the signal that stopped the run before its end, else None
-    model       the trained network; None for a run that was finished before
+    model       the trained network
+    rank        this process's rank: print on rank 0 only
     """
 
     summary: dict[str, Any]
@@ -34,7 +36,8 @@ class TrainResult:
     job: Job
     history: list[dict[str, Any]] = field(default_factory=list, repr=False)
     stopped_by: str | None = None
-    model: Model | None = field(default=None, repr=False)
+    model: Model = field(default=None, repr=False)
+    rank: int = 0
 
     @classmethod
     def of(
@@ -44,7 +47,7 @@ class TrainResult:
         stopped_by = (stopped_by or "another rank's signal") if summary is None else None
         path = session.folder.path if session.folder is not None else None
         told = session.group.broadcast_object((path, history.epochs, stopped_by))
-        return cls(summary or {}, told[0], session.job, told[1], told[2], session.model)
+        return cls(summary or {}, told[0], session.job, told[1], told[2], session.model, session.group.rank)
 
     @property
     def exit_code(self) -> int:
@@ -57,11 +60,8 @@ class TrainResult:
     @property
     def weights(self) -> dict[str, np.ndarray]:
         """The parameters by name ("dense1.weight"), float32 views of the network's buffer."""
-        return self.model.layout.views(self.model.params) if self.model is not None else {}
+        return self.model.layout.views(self.model.params)
 
     def predict(self, inputs: np.ndarray) -> np.ndarray:
         """Return the network's outputs (rows, *out_shape) float32 for inputs (rows, *input_shape)."""
-        inputs = np.ascontiguousarray(inputs, np.float32).reshape(len(inputs), *self.model.input_shape)
-        outputs = np.zeros((len(inputs), *self.model.out_shape), np.float32)
-        self.model.predict(inputs, outputs)
-        return outputs
+        return predict(self.model, inputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +18,8 @@ from hpctrain.nn.model import Model
 from hpctrain.optim.clipping import Clip
 from hpctrain.optim.plateau import ReduceOnPlateau
 from hpctrain.run.folder import RunFolder
-from hpctrain.run.master import Prepared, network, update_table_of
+from hpctrain.run.master import Prepared, update_table_of
+from hpctrain.run.network import interface_of, network
 from hpctrain.run.restore import restore
 from hpctrain.run.threads import limit_threads
 from hpctrain.run.versions import versions
@@ -44,6 +46,7 @@ class Session:
         self.job = job = prepared.job
         self.folder = folder
         self.monitors = list(monitors)
+        self._mention_crowding()
         limit_threads(job.run.threads_per_rank)
         self.dataset = self._load_data()
         self.model = self._build_model()
@@ -63,6 +66,11 @@ class Session:
         ]
         self.compile_s = warm_up(group, parts, self.say)
         self.trainer = self._build_trainer(stop)
+
+    def _mention_crowding(self) -> None:
+        cores, ranks = os.cpu_count() or 1, self.group.local_size
+        if ranks > cores:
+            self.say(f"{ranks} ranks share {cores} cores: no more ranks than cores would be faster")
 
     def _load_data(self) -> Any:
         job, prepared = self.job, self.prepared
@@ -183,6 +191,7 @@ class Session:
             },
             position=progress.as_position(totals),
             fingerprint=self.prepared.facts.fingerprint,
+            interface=interface_of(self.prepared.facts),
             world_size=self.group.size,
             seed=self.job.run.seed,
         )

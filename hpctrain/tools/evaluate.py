@@ -23,12 +23,14 @@ def command(run_dir: Path, data: Sequence[str] | None, part: str) -> int:
 
 
 def table(title: str, values: Mapping[str, Any]) -> str:
-    """Return names and values in two columns under a title; real numbers with six digits, a matrix line by line."""
+    """Return names and values in two columns under a title, worded as at the end of a run; a matrix line by line."""
+    from hpctrain.monitor.words import metric
+
     width = max(map(len, values), default=0)
     lines = [title]
     for name, value in values.items():
         cells = value if isinstance(value, list) else [[value]]
-        words = [[f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in row] for row in cells]
+        words = [[metric(name, cell) if isinstance(cell, float) else str(cell) for cell in row] for row in cells]
         column = max(len(word) for row in words for word in row) if isinstance(value, list) else 0
         for index, row in enumerate(words):
             lines.append(f"  {name if index == 0 else '':<{width}}  {' '.join(word.rjust(column) for word in row)}")

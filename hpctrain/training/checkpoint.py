@@ -13,6 +13,7 @@ So a cut or flipped file is found before HDF5 parses a byte of it.  Inside:
                                world_size, seed, weights_sha256 (of parameters, then state)
     /job.toml                  the resolved job, text
     /data_fingerprint.json     what identifies the training data, JSON text
+    /interface.json            what the network takes and gives (input_shape, target_kind, ...), JSON text
     /parameters/<name>         one data set a tensor, in its own shape, little-endian float32, in layout order
     /state/<name>              running statistics, likewise
     /optimizer/<slot>/<name>   the optimizer's (and strategy's) buffers, by slot and tensor; checkpoints only
@@ -70,6 +71,7 @@ class Checkpoint:
     optimizer: dict[str, Tensors] = field(default_factory=dict)  # by slot; their own dtypes
     position: dict[str, int | float] = field(default_factory=dict)
     fingerprint: dict[str, Any] = field(default_factory=dict)  # JSON values
+    interface: dict[str, Any] = field(default_factory=dict)  # JSON values
     world_size: int = 1
     seed: int = 0
     path: Path | None = None  # where it was loaded from
@@ -251,6 +253,7 @@ def _write_content(output: _Output, checkpoint: Checkpoint, kind: str) -> None:
         # Data sets, since an attribute holds no more than 64 KB.
         file["job.toml"] = checkpoint.job_toml
         file["data_fingerprint.json"] = json.dumps(checkpoint.fingerprint)
+        file["interface.json"] = json.dumps(checkpoint.interface)
         _write_tensors(file, "parameters", checkpoint.parameters)
         _write_tensors(file, "state", checkpoint.state)
         if kind == "checkpoint":
@@ -323,6 +326,7 @@ def _read_content(file: h5py.File, path: Path) -> Checkpoint:
         optimizer={_from_link(slot): _read_tensors(group) for slot, group in file.get("optimizer", {}).items()},
         position={name: value.item() for name, value in file["position"].attrs.items()} if "position" in file else {},
         fingerprint=json.loads(file["data_fingerprint.json"].asstr()[()]),
+        interface=json.loads(file["interface.json"].asstr()[()]),
         world_size=int(file.attrs["world_size"]),
         seed=int(file.attrs["seed"]),
         path=path,

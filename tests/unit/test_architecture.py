@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "tools": {"job", "run", "training", "strategies", "comm", "optim", "nn", "data", "monitor", "kernels"},
     "cli": {"tools", "run", "job", "comm"},
     "__main__": {"cli"},
-    "__init__": {"job", "run"},
+    "__init__": {"job", "run", "hpctrain.comm.environment"},
 }
 
 

@@ -113,7 +113,7 @@ def test_lines_of_a_whole_run() -> None:
         ["accuracy", "97.50 %", "97.00 %"],
         ["examples", "144", "359"],
     ]
-    assert lines[-2] == "finished after 1,200 steps in 1:02, compiling 4.2 s, 45.1 k examples/s"
+    assert lines[-2] == "finished after 1,200 steps in 1:02 min, compiling 4.2 s, 45.1 k examples/s"
     assert lines[-1] == "results in runs/digits-001"
     assert "\x1b" not in run.text
 

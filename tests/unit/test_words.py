@@ -80,7 +80,7 @@ def test_clock(value: float | None, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0354, "35 ms"), (0.9996, "1.0 s"), (4.25, "4.2 s"), (59.97, "1:00"), (62, "1:02"), (None, "-:--")],
+    [(0.0354, "35 ms"), (0.9996, "1.0 s"), (4.25, "4.2 s"), (59.97, "1:00 min"), (62, "1:02 min"), (None, "-:--")],
 )
 def test_seconds(value: float | None, text: str) -> None:
     assert words.seconds(value) == text

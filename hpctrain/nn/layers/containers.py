@@ -15,18 +15,18 @@ from hpctrain.kernels.merge import (
     multiply_forward,
     take_columns,
 )
-from hpctrain.nn import LAYERS
 from hpctrain.nn.layers.base import BuiltLayer, Call, Composite, Layer, Shape
 from hpctrain.options import part_from, spec_of
+from hpctrain.registry import family
 
 
 def _read_layers(specs: Any) -> Any:
     if not isinstance(specs, (list, tuple)):
         return specs
-    return tuple(part_from(LAYERS, spec, f"layers.{index}", "type") for index, spec in enumerate(specs))
+    return tuple(part_from(family("layer"), spec, f"layers.{index}", "type") for index, spec in enumerate(specs))
 
 
-LayerItem = Annotated[SerializeAsAny[Layer], PlainSerializer(lambda layer: spec_of(LAYERS, layer, "type"))]
+LayerItem = Annotated[SerializeAsAny[Layer], PlainSerializer(lambda layer: spec_of(family("layer"), layer, "type"))]
 LayerList = Annotated[tuple[LayerItem, ...], BeforeValidator(_read_layers)]
 
 

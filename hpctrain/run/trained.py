@@ -1,0 +1,63 @@
+"""`TrainedModel`: the network of a run's folder, to predict with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+
+from hpctrain.errors import UserError
+from hpctrain.job import Job
+from hpctrain.nn.model import Model
+from hpctrain.run.evaluation import load_weights
+from hpctrain.run.network import network
+from hpctrain.run.restore import put_back
+
+
+class TrainedModel:
+    """A trained network and its job; `load_model(run_dir)` makes one."""
+
+    def __init__(self, job: Job, model: Model) -> None:
+        self.job = job
+        self.model = model
+
+    @property
+    def weights(self) -> dict[str, np.ndarray]:
+        """The parameters by name ("dense1.weight"), float32 views of the network's buffer."""
+        return self.model.layout.views(self.model.params)
+
+    def predict(self, inputs: np.ndarray) -> np.ndarray:
+        """Return the network's outputs (rows, *out_shape) float32 for inputs (rows, *input_shape)."""
+        return predict(self.model, inputs)
+
+
+def predict(model: Model, inputs: np.ndarray) -> np.ndarray:
+    """Return a network's outputs; `UserError` for inputs that are not numbers or of another shape."""
+    inputs = np.asarray(inputs)
+    if inputs.dtype.kind not in "biuf":
+        raise UserError("inputs must be real numbers", found=f"type {inputs.dtype}")
+    if inputs.shape[1:] != model.input_shape:
+        raise UserError(
+            "inputs do not have the shape that the network was trained on",
+            found=f"shape {inputs.shape}",
+            allowed=f"(rows, {', '.join(map(str, model.input_shape))})",
+            hint="for one example, add an axis: inputs[None]" if inputs.shape == model.input_shape else None,
+        )
+    outputs = np.zeros((len(inputs), *model.out_shape), np.float32)
+    model.predict(np.ascontiguousarray(inputs, np.float32), outputs)
+    return outputs
+
+
+def load_model(run_dir: str | Path) -> TrainedModel:
+    """Return the network of a run: its final weights, or those of its latest valid checkpoint while there are none.
+
+    The run's data need not be there.  `UserError` where the folder has no weights.
+    """
+    checkpoint = load_weights(Path(run_dir))
+    job = Job.from_toml(checkpoint.job_toml, f"the job in {checkpoint.path}")
+    facts = SimpleNamespace(**checkpoint.interface)
+    facts.input_shape = tuple(facts.input_shape)
+    model = Model(network(job, facts, job.loss), facts.input_shape, job.loss, facts.target_kind, seed=job.run.seed)
+    put_back(checkpoint, model, None)
+    return TrainedModel(job, model)
