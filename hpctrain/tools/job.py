@@ -51,6 +51,11 @@ layers = [
     {type = "dropout", rate = 0.1},             # during training sets this fraction to zero
     {type = "dense", units = 10},               # the last layer: one output a class, or one a target value
 ]
+                                  # over images: {type = "conv2d", channels = 32, kernel = 3, stride = 1,
+                                  # padding = "same", dilation = 1, groups = 1, bias = true}, "conv1d", "conv3d";
+                                  # {type = "depthwise_conv2d", kernel = 3, multiplier = 1}, "depthwise_conv1d",
+                                  # "depthwise_conv3d"; {type = "conv_transpose2d", channels = 32, kernel = 2,
+                                  # stride = 2, output_padding = 0}, "conv_transpose1d", "conv_transpose3d"
                                   # over sequences: {type = "embedding", size = 96, units = 128},
                                   # "learned_positions", {type = "sinusoidal_positions", base = 10000.0},
                                   # {type = "attention", heads = 4, causal = false, bias = true},
