@@ -60,3 +60,19 @@ def test_exception_in_a_users_model_ends_the_job(tmp_path: Path) -> None:
     done = mpirun(3, "-m", "hpctrain", "train", "job.toml", timeout=60, cwd=tmp_path)
     assert done.returncode != 0
     assert done.output.count("ZeroDivisionError: planted in the model") == 1, done.output
+
+
+def test_a_script_that_fails_on_one_rank_before_it_trains_ends_the_job(tmp_path: Path) -> None:
+    """The others wait inside `train` for a rank that never comes."""
+    write_job(tmp_path / "job.toml", job_for(write_classes(tmp_path / "data.h5")))
+    (tmp_path / "script.py").write_text(
+        "from hpctrain import Job, train\n"
+        "from hpctrain.comm.environment import launched\n\n"
+        "if launched().rank == 2:\n"
+        "    raise ValueError('planted before training')\n"
+        "train(Job.load('job.toml'), run_dir='run')\n"
+    )
+    done = mpirun(3, "script.py", timeout=60, cwd=tmp_path)
+    assert done.returncode != 0
+    assert done.output.count("ValueError: planted before training") == 1, done.output
+    assert "[rank 2/3" in done.output

@@ -1,0 +1,108 @@
+"""A trained network used again from Python, and what Python users get wrong."""
+
+import h5py
+import numpy as np
+import pytest
+
+from hpctrain import Job, evaluate, load_model, train
+from hpctrain.comm.single_group import SingleGroup
+from hpctrain.errors import UserError
+from hpctrain.nn.layers.dense import Dense
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    random = np.random.default_rng(3)
+    with h5py.File(folder / "data.h5", "w") as file:
+        file["x"] = random.normal(size=(20, 2, 3)).astype("f4")
+        file["y"] = random.normal(size=(20, 2)).astype("f4")
+    job = Job(
+        data={"files": folder / "data.h5", "input": "x", "target": "y"},
+        model={"layers": ["flatten", Dense(units=2)]},
+        run={"epochs": 1, "progress": "none"},
+    )
+    result = train(job, run_dir=folder / "a", group=SingleGroup())
+    return folder, job, result
+
+
+def test_predict_is_the_network(run):
+    folder, _, result = run
+    with h5py.File(folder / "data.h5") as file:
+        x = file["x"][:]
+    weights = {name: value.astype("f8") for name, value in result.weights.items()}
+    expected = x.reshape(20, 6) @ weights["dense1.weight"] + weights["dense1.bias"]
+    np.testing.assert_allclose(result.predict(x), expected, rtol=1e-5, atol=1e-6)
+    # A network from the folder is the same one, and does not ask for the data.
+    (folder / "data.h5").rename(folder / "moved.h5")
+    try:
+        loaded = load_model(folder / "a")
+    finally:
+        (folder / "moved.h5").rename(folder / "data.h5")
+    np.testing.assert_array_equal(loaded.predict(x), result.predict(x))
+    assert loaded.weights.keys() == result.weights.keys()
+
+
+def test_a_finished_run_that_is_resumed_predicts_too(run):
+    folder, job, result = run
+    again = train(job, run_dir=folder / "a", resume=True, group=SingleGroup())
+    inputs = np.ones((1, 2, 3), np.float32)
+    np.testing.assert_array_equal(again.predict(inputs), result.predict(inputs))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "text"),
+    [
+        (np.ones((3, 2)), r"shape \(3, 2\)[\s\S]*\(rows, 2, 3\)"),
+        (np.ones((2, 3)), r"add an axis"),
+        (np.ones((4, 3, 2)), r"shape \(4, 3, 2\)"),
+        (np.ones((1, 2, 3), complex), "real numbers"),
+        (np.array([["a"]]), "real numbers"),
+    ],
+)
+def test_inputs_of_another_shape_are_refused(run, inputs, text):
+    with pytest.raises(UserError, match=text):
+        run[2].predict(inputs)
+
+
+def test_evaluate_takes_paths(run):
+    folder, _, _ = run
+    by_path = evaluate(folder / "a", data=folder / "data.h5", group=SingleGroup())
+    assert by_path == evaluate(str(folder / "a"), data=[str(folder / "data.h5")], group=SingleGroup())
+
+
+def test_one_file_in_two_parts_is_refused_by_whatever_name(run):
+    folder, job, _ = run
+    (folder / "link.h5").symlink_to(folder / "data.h5")
+    leaking = Job.from_dict({**job.to_dict(), "data": {**job.to_dict()["data"], "test_files": str(folder / "link.h5")}})
+    with pytest.raises(UserError, match=r"in two parts of the data, data.files and data.test_files[\s\S]*link.h5"):
+        train(leaking, run_dir=folder / "b", group=SingleGroup())
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("def build(input_shape, outputs):\n    [Dense(units=outputs)]\n", r"did not return a list[\s\S]*`return`"),
+        ("def build():\n    return []\n", r"failed when called as build\(\(2, 3\), 2\)[\s\S]*TypeError"),
+        ("def build(input_shape, outputs):\n    return [Dense(unit=3)]\n", r"line 3[\s\S]*Dense: unit"),
+        ("def build(input_shape, outputs):\n    return [1 / 0]\n", r"line 3[\s\S]*ZeroDivisionError"),
+        ("def build(input_shape, outputs):\n    return ['dens']\n", r"unknown layer 'dens'[\s\S]*'dense'"),
+    ],
+)
+def test_mistakes_in_a_builder_show_the_users_own_line(run, body, text):
+    folder, job, _ = run
+    (folder / "net.py").write_text("from hpctrain.nn.layers.dense import Dense\n" + body)
+    wrong = Job.from_dict({**job.to_dict(), "model": {"python": f"{folder / 'net.py'}:build"}})
+    with pytest.raises(UserError, match=text) as caught:
+        train(wrong, run_dir=folder / "c", group=SingleGroup())
+    assert "master.py" not in caught.value.message
+
+
+def test_a_builder_may_name_layers_as_a_job_file_does(run):
+    folder, job, _ = run
+    (folder / "net.py").write_text(
+        "def build(input_shape, outputs):\n    return ['flatten', {'type': 'dense', 'units': outputs}]\n"
+    )
+    named = Job.from_dict({**job.to_dict(), "model": {"python": f"{folder / 'net.py'}:build"}})
+    result = train(named, run_dir=folder / "d", group=SingleGroup())
+    assert result.weights.keys() == run[2].weights.keys()
