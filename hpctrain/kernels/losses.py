@@ -81,6 +81,22 @@ def softmax_cross_entropy(outputs, targets, weight, d_outputs, smoothing):
 
 
 @kernel
+def binary_term(x, y, extra, one):
+    """Return p y log(1 + exp(-x)) + (1 - y) log(1 + exp x), p = extra, and its derivative by x; `one` is 1.
+
+    log(1 + exp(-|x|)) is in both terms; the rest of each is |x| on the side where exp would be large.
+    """
+    positive, negative = extra * y, one - y
+    power = exp(-abs(x))
+    larger = one / (one + power)
+    smaller = power * larger
+    rising = x > one - one
+    size = abs(x) * (negative if rising else positive)
+    slope = negative * (larger if rising else smaller) - positive * (smaller if rising else larger)
+    return size + (positive + negative) * log1p(power), slope
+
+
+@kernel
 def binary_cross_entropy(outputs, targets, weight, d_outputs, positive_weight):
     """Sum of w mean_j [p y log(1 + exp(-x)) + (1 - y) log(1 + exp x)] for logits x, p = positive_weight.
 
@@ -93,8 +109,15 @@ def binary_cross_entropy(outputs, targets, weight, d_outputs, positive_weight):
     rows, columns = outputs.shape
     wanted = targets.reshape(outputs.shape)
     real = outputs.dtype.type
-    zero, one, extra = real(0.0), real(1.0), real(positive_weight)
+    one, extra = real(1.0), real(positive_weight)
     total = 0.0
+    if columns == 1:  # one loop without branches, which is vectorised
+        for i in range(rows):
+            term, slope = binary_term(outputs[i, 0], real(wanted[i, 0]), extra, one)
+            w = np.float64(weight[i])
+            total += w * np.float64(term) if w != 0.0 else 0.0
+            d_outputs[i, 0] = w * slope if w != 0.0 else 0.0
+        return total
     for i in range(rows):
         w = np.float64(weight[i])
         if w == 0.0:
@@ -104,17 +127,8 @@ def binary_cross_entropy(outputs, targets, weight, d_outputs, positive_weight):
         row = 0.0
         share = real(w / columns)
         for j in range(columns):
-            x = outputs[i, j]
-            y = real(wanted[i, j])
-            positive, negative = extra * y, one - y
-            power = exp(-abs(x))
-            larger = one / (one + power)
-            smaller = power * larger
-            rising = x > zero
-            # log(1 + exp(-|x|)) is in both terms; the rest of each is |x| on the side where exp would be large.
-            size = abs(x) * (negative if rising else positive)
-            row += np.float64(size + (positive + negative) * log1p(power))
-            slope = negative * (larger if rising else smaller) - positive * (smaller if rising else larger)
+            term, slope = binary_term(outputs[i, j], real(wanted[i, j]), extra, one)
+            row += np.float64(term)
             d_outputs[i, j] = share * slope
         total += w / columns * row
     return total

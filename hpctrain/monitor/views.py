@@ -107,11 +107,7 @@ def end_summary(
             if is_table(values[name])
         ]
     finished = "finished" if summary.get("finished", True) else "stopped"
-    before = summary.get("resumed_from_step") or 0
-    steps = count(summary.get("steps")) + (
-        f" steps, {count(summary['steps'] - before)} of them now," if before else " steps"
-    )
-    times = [f"{finished} after {steps} in {seconds(summary.get('wall_s'))}"]
+    times = [f"{finished} after {count(summary.get('steps'))} steps in {seconds(summary.get('wall_s'))}"]
     if summary.get("compile_s"):
         times.append(f"compiling {seconds(summary['compile_s'])}")
     if summary.get("examples_per_s") is not None:
