@@ -28,6 +28,7 @@ class BatchLoader:
     shard         this rank's rows
     global_batch  examples of one step over all ranks; the last step of an epoch takes what is left
     seed, shuffle see `sharding.EpochOrder`
+    unit          rows that stay together on one rank, see `sharding.worker_range`
     window_bytes  rows of one window, over all ranks.  There are two windows, and a rank keeps what it sends and what it
                   receives of each: at most four times this, with a global shuffle about 4 / size of it.  A window is
                   never less than one step.
@@ -41,19 +42,20 @@ class BatchLoader:
         seed: int,
         shuffle: str = "global",
         window_bytes: int = WINDOW_BYTES,
+        unit: int = 1,
     ) -> None:
         if global_batch < 1 or shard.total < 1:
             raise ValueError(f"no batches of {global_batch} from {shard.total} examples")
         self.group, self.shard = group, shard
         self.seed, self.shuffle = seed, shuffle
-        self.global_batch = global_batch
+        self.global_batch, self.unit = global_batch, unit
         self.steps_per_epoch = -(-shard.total // global_batch)
         batch = min(global_batch, shard.total)
         step_bytes = batch * (shard.format.row_bytes + _INDEX_BYTES)
         self._window_steps = max(1, min(self.steps_per_epoch, window_bytes // step_bytes))
         self._batch = batch
         self._words = shard.format.words(shard.inputs, shard.targets, shard.stored_weight)
-        most = worker_range(batch, 0, group.size)[1]  # rank 0's share is never the smaller one
+        most = worker_range(batch, 0, group.size, unit)[1]  # rank 0's share is never the smaller one
         self._inputs, self._targets, self._stored = shard.format.empty(most)
         self._weight = shard.format.full_weight(most)
         self._windows = [_Window(self, most), _Window(self, most)]
@@ -98,7 +100,7 @@ class BatchLoader:
         wire = np.zeros((1, sum(array.shape[1] for array in own)), np.uint32)
         index, rows = np.zeros(1, np.int64), np.zeros((3, 1), np.int64)
         EpochOrder(1, 0, 0).ids(0, 1)
-        plan_window(index.copy(), 1, np.array([0, 1]), 0, index.copy(), rows[0], rows[1], index, rows[2])
+        plan_window(index.copy(), 1, 1, np.array([0, 1]), 0, index.copy(), rows[0], rows[1], index, rows[2])
         pack_rows(*own, index, wire)
         assemble_rows(*own, wire, index, *out)
 
@@ -136,6 +138,7 @@ class _Window:
         leaving = plan_window(
             ids,
             loader._batch,
+            loader.unit,
             loader.shard.starts,
             group.rank,
             self._send_index,
@@ -157,7 +160,7 @@ class _Window:
         shares, done = [], 0
         for at in range(0, len(ids), self._loader._batch):
             batch = ids[at : at + self._loader._batch]
-            lo, hi = worker_range(len(batch), self._loader.group.rank, self._loader.group.size)
+            lo, hi = worker_range(len(batch), self._loader.group.rank, self._loader.group.size, self._loader.unit)
             shares.append((batch[lo:hi], self._source[done : done + hi - lo]))
             done += hi - lo
         return shares

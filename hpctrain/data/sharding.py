@@ -26,9 +26,14 @@ def row_range(rows: int, rank: int, size: int) -> tuple[int, int]:
     return lo, lo + base + (rank < extra)
 
 
-def worker_range(batch_rows: int, rank: int, size: int) -> tuple[int, int]:
-    """Return the rows lo..hi of a global batch that a rank works on; empty where there are more ranks than rows."""
-    return row_range(batch_rows, rank, size)
+def worker_range(batch_rows: int, rank: int, size: int, unit: int = 1) -> tuple[int, int]:
+    """Return the rows lo..hi of a global batch that a rank works on; empty where there are more ranks than units.
+
+    Shares are whole units of `unit` rows, the same units at every world size: a layer that looks at a group of examples
+    (batch norm) then sees the same groups.
+    """
+    lo, hi = row_range(-(-batch_rows // unit), rank, size)
+    return min(lo * unit, batch_rows), min(hi * unit, batch_rows)
 
 
 def owner_of(ids: np.ndarray, starts: np.ndarray) -> np.ndarray:

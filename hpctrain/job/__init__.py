@@ -156,6 +156,7 @@ class Job(Part):
         loss: Part | None = None,
         metrics: Sequence[Part] | None = None,
         schedule: Part | None = None,
+        micro_batch: int | None = None,
     ) -> Job:
         """Return the job with what was inferred from data and workers filled in; None leaves a section as it is."""
         update: dict[str, Any] = {}
@@ -167,6 +168,8 @@ class Job(Part):
             update["metrics"] = MetricsSection(names=tuple(metrics))
         if schedule is not None:
             update["schedule"] = schedule
+        if micro_batch is not None:
+            update["run"] = self.run.model_copy(update={"micro_batch": micro_batch})
         return self.model_copy(update=update)
 
     def to_dict(self) -> dict[str, Any]:

@@ -71,12 +71,14 @@ def permute_range(seed, stream, number, count, first, out):
 
 
 @kernel
-def share_start(rows, rank, size):
+def share_start(rows, rank, size, unit):
     """Return the first row of rank's even contiguous share of `rows`; the share ends where the next rank's starts.
 
-    rank * (rows // size) + min(rank, rows % size): the first rows % size ranks have one row more.
+    Shares are whole units of `unit` rows (the last unit may be short): of n units, rank has those from
+    rank * (n // size) + min(rank, n % size) on, so that the first n % size ranks have one unit more.
     """
-    return rank * (rows // size) + min(rank, rows % size)
+    units = -(-rows // unit)
+    return min((rank * (units // size) + min(rank, units % size)) * unit, rows)
 
 
 @kernel
@@ -93,7 +95,7 @@ def owner_of(example, starts):
 
 
 @kernel
-def plan_window(ids, batch, starts, rank, send_index, send_rows, receive_rows, source, cursor):
+def plan_window(ids, batch, unit, starts, rank, send_index, send_rows, receive_rows, source, cursor):
     """Plan the exchange of several steps' rows, and return how many rows leave this rank.
 
     ids           (positions,) int64 example ids at the window's positions: batches of `batch`, the last may be short
@@ -105,7 +107,7 @@ def plan_window(ids, batch, starts, rank, send_index, send_rows, receive_rows, s
                   or ~row of the receive buffer (< 0), which is ordered by sender, then position
     cursor        (size,) int64 scratch
 
-    Of a batch of n rows, worker w takes share_start(n, w, size) .. share_start(n, w + 1, size).
+    Of a batch of n rows, worker w takes share_start(n, w, size, unit) .. share_start(n, w + 1, size, unit).
     """
     size = starts.size - 1
     first, last = starts[rank], starts[rank + 1]
@@ -116,7 +118,7 @@ def plan_window(ids, batch, starts, rank, send_index, send_rows, receive_rows, s
         if worker != rank:
             for at in range(0, ids.size, batch):
                 rows = min(batch, ids.size - at)
-                for j in range(at + share_start(rows, worker, size), at + share_start(rows, worker + 1, size)):
+                for j in range(at + share_start(rows, worker, size, unit), at + share_start(rows, worker + 1, size, unit)):
                     if first <= ids[j] < last:
                         send_index[leaving] = ids[j] - first
                         leaving += 1
@@ -125,7 +127,7 @@ def plan_window(ids, batch, starts, rank, send_index, send_rows, receive_rows, s
     mine = 0
     for at in range(0, ids.size, batch):
         rows = min(batch, ids.size - at)
-        for j in range(at + share_start(rows, rank, size), at + share_start(rows, rank + 1, size)):
+        for j in range(at + share_start(rows, rank, size, unit), at + share_start(rows, rank + 1, size, unit)):
             owner = owner_of(ids[j], starts)
             source[mine] = owner
             mine += 1
@@ -140,7 +142,7 @@ def plan_window(ids, batch, starts, rank, send_index, send_rows, receive_rows, s
     mine = 0
     for at in range(0, ids.size, batch):
         rows = min(batch, ids.size - at)
-        for j in range(at + share_start(rows, rank, size), at + share_start(rows, rank + 1, size)):
+        for j in range(at + share_start(rows, rank, size, unit), at + share_start(rows, rank + 1, size, unit)):
             owner = source[mine]
             if owner == rank:
                 source[mine] = ids[j] - first

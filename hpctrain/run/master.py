@@ -23,6 +23,8 @@ from hpctrain.optim.groups import update_table
 from hpctrain.optim.table import UpdateTable
 from hpctrain.run.network import network
 
+DEFAULT_MICRO_BATCH = 32  # examples of one set of batch statistics
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -86,15 +88,28 @@ def resolve(job: Job, workers: int = 1) -> Prepared:
     loss = job.loss or default_loss(facts.target_kind)
     metrics = default_metrics(facts.target_kind) if job.metrics.names is None else job.metrics.names
     layers = network(job, facts, loss)
-    schedule = job.schedule.with_workers(workers)
-    job = job.resolved(layers=None if job.model.python else layers, loss=loss, metrics=metrics, schedule=schedule)
+    graph = build_graph(layers, facts.input_shape or (1,))
+    job = job.resolved(
+        layers=None if job.model.python else layers,
+        loss=loss,
+        metrics=metrics,
+        schedule=job.schedule.with_workers(workers),
+        micro_batch=_micro_batch(job, graph),
+    )
     out_shape = output_shape(layers, facts.input_shape)
     _check_labels(out_shape[-1], loss, facts)
     check_outputs(layers, out_shape, loss, facts.target_kind, facts.classes, facts.target_shape)
     width = loss.judged_width(facts.target_kind, out_shape, sources["train"].format.positions)
     _check_metrics(job, width, metrics, facts)
-    update_table_of(job, build_graph(layers, facts.input_shape or (1,)))  # finds groups that fit no tensor
+    update_table_of(job, graph)  # finds groups that fit no tensor
     return Prepared(job, facts, files)
+
+
+def _micro_batch(job: Job, graph: Graph) -> int | None:
+    """Return the micro-batch of a job that names none although its network takes statistics over micro-batches."""
+    if job.run.micro_batch is None and len(graph.state_layout()):
+        return min(job.run.global_batch, DEFAULT_MICRO_BATCH)
+    return None
 
 
 def update_table_of(job: Job, graph: Graph) -> UpdateTable:

@@ -53,7 +53,13 @@ class Session:
         limits = job.clip.model_dump(exclude_none=True)
         clip = Clip(**limits) if limits else None
         self.strategy = job.strategy.bind(group, self.model, job.optimizer, clip)
-        self.loader = BatchLoader(group, self.dataset.train, job.run.update_batch, job.run.seed, job.data.shuffle)
+        run = job.run
+        # Running statistics are taken over whole micro-batches, which then are the same at every world size.
+        self._pass_rows = run.micro_batch if len(self.model.state_layout) else run.rows_a_pass(group.size)
+        self.model.reserve(self._pass_rows)
+        unit = self._pass_rows if len(self.model.state_layout) else 1
+        train = self.dataset.train
+        self.loader = BatchLoader(group, train, run.update_batch, run.seed, job.data.shuffle, unit=unit)
         self.metrics = by_name(job.metrics.names)
         self.evaluator = Evaluator(group, self.model, self.metrics)
         self.total_steps = prepared.total_steps
@@ -105,7 +111,6 @@ class Session:
         )
         model.table = update_table_of(job, model.graph)
         model.initialize()
-        model.reserve(job.run.rows_a_pass(self.group.size))
         return model
 
     def _build_trainer(self, stop: StopSignal) -> Trainer:
@@ -122,7 +127,7 @@ class Session:
             save=self._save_checkpoint,
             stop=stop,
             monitors=self.monitors,
-            micro_batch=run.rows_a_pass(self.group.size),
+            micro_batch=self._pass_rows,
             checkpoint_every=run.checkpoint_interval,
             validate=self._validate if self.dataset.validation is not None else None,
             plateau=self._plateau_rule(),

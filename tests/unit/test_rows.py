@@ -9,8 +9,8 @@ from hpctrain.kernels.rows import assemble_rows, first_nonfinite_row, pack_rows,
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize(("total", "batch", "shuffle"), [(40, 12, "global"), (40, 12, "none"), (5, 3, "global")])
-@pytest.mark.parametrize("uneven", [False, True])
-def test_every_worker_gets_its_rows_in_order(size, total, batch, shuffle, uneven):
+@pytest.mark.parametrize(("uneven", "unit"), [(False, 1), (True, 1), (True, 5)])
+def test_every_worker_gets_its_rows_in_order(size, total, batch, shuffle, uneven, unit):
     inputs = np.random.default_rng(0).integers(0, 2**32, (total, 3), np.uint32)
     targets = np.random.default_rng(1).integers(0, 2**32, (total, 2), np.uint32)
     weights = np.random.default_rng(2).integers(0, 2**32, (total, total % 2), np.uint32)  # one column or none
@@ -24,7 +24,7 @@ def test_every_worker_gets_its_rows_in_order(size, total, batch, shuffle, uneven
         own = slice(starts[rank], starts[rank + 1])
         index, source = np.full(total, -99), np.full(total, -99)
         send_rows, receive_rows, cursor = np.zeros((3, size), np.int64)
-        leaving = plan_window(ids, batch, starts, rank, index, send_rows, receive_rows, source, cursor)
+        leaving = plan_window(ids, batch, unit, starts, rank, index, send_rows, receive_rows, source, cursor)
         wire = np.empty((leaving, 5 + weights.shape[1]), np.uint32)
         pack_rows(inputs[own], targets[own], weights[own], index[:leaving], wire)
         assert send_rows.sum() == leaving
@@ -37,7 +37,7 @@ def test_every_worker_gets_its_rows_in_order(size, total, batch, shuffle, uneven
         received = np.concatenate([sent[other, rank] for other in range(size)])
         expected = []
         for at in range(0, total, batch):
-            lo, hi = worker_range(min(batch, total - at), rank, size)
+            lo, hi = worker_range(min(batch, total - at), rank, size, unit)
             expected += ids[at + lo : at + hi].tolist()
         out = [np.empty((len(expected), array.shape[1]), np.uint32) for array in (inputs, targets, weights)]
         assemble_rows(inputs[own], targets[own], weights[own], received, source[: len(expected)], *out)

@@ -19,8 +19,19 @@ def test_ranges_cover_all_rows_once_and_evenly(rows, size):
     lengths = [hi - lo for lo, hi in ranges]
     assert max(lengths) - min(lengths) <= 1
     assert ranges == [worker_range(rows, rank, size) for rank in range(size)]
-    starts = [kernels.share_start(rows, rank, size) for rank in range(size + 1)]
+    starts = [kernels.share_start(rows, rank, size, 1) for rank in range(size + 1)]
     assert starts == [lo for lo, _ in ranges] + [rows]
+
+
+@pytest.mark.parametrize(("rows", "unit"), [(0, 4), (3, 4), (8, 4), (17, 4), (40, 16)])
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+def test_shares_are_whole_units_the_same_at_every_world_size(rows, unit, size):
+    ranges = [worker_range(rows, rank, size, unit) for rank in range(size)]
+    assert [i for lo, hi in ranges for i in range(lo, hi)] == list(range(rows))
+    assert all(lo % unit == 0 or lo == rows for lo, _ in ranges)
+    lengths = [-(-(hi - lo) // unit) for lo, hi in ranges]
+    assert max(lengths) - min(lengths) <= 1
+    assert [kernels.share_start(rows, rank, size, unit) for rank in range(size)] == [lo for lo, _ in ranges]
 
 
 def test_owner_of_skips_ranks_without_rows():
