@@ -16,8 +16,8 @@ import math
 import numpy as np
 
 from hpctrain.kernels.jit import kernel
+from hpctrain.kernels.panel_softmax import BOTTOM, DELTA, FADE, TOP, TOTAL, soften, soften_backward
 from hpctrain.kernels.panels import LANES, product, whole_tiles
-from hpctrain.kernels.vector_math import exp
 from hpctrain.kernels.views import keep_apart
 
 KEYS = 64
@@ -47,64 +47,46 @@ def attention_forward(
     qkv (rows * steps, 3 inner): Q, K and V side by side, each of `heads` heads of width inner / heads; context (rows *
     steps, inner); log_sums (rows * heads * steps,); mask (rows * steps,), read if `masked`: keys where it is 0 count
     for nobody.  `causal`: query t sees keys up to t.  A query that sees no key gets zeros.  The others are scratch:
-    queries, sums (padded * 32,), keys, values (64 * padded,), scores (64 * 32,), stats (4, 32), listed (steps,), with
-    padded = the head's width rounded up to 32.
+    queries (padded, 32), sums (32, padded), keys, values (64, padded), scores (64, 32), stats (3, 32), listed (steps,),
+    with padded = the head's width rounded up to 32.
     """
     inner = context.shape[1]
     width = inner // heads
-    padded = keys.size // KEYS
+    padded = keys.shape[1]
     scale = 1.0 / math.sqrt(width)
     zero, one, nothing = scores.dtype.type(0), scores.dtype.type(1), scores.dtype.type(-np.inf)
-    top, total, shift, fade = stats[0], stats[1], stats[2], stats[3]
     for row in range(context.shape[0] // steps):
         start = row * steps
         count = list_keys(mask, masked, start, listed)
         for head in range(heads):
             column = head * width
+            of_head = log_sums[(row * heads + head) * steps : (row * heads + head + 1) * steps]
             for first in range(0, steps, LANES):
                 in_block = min(LANES, steps - first)
                 load_columns(qkv, start + first, in_block, column, width, scale, queries)
                 seen = visible_keys(listed, count, first + in_block, causal)
-                for q in range(LANES):
-                    top[q] = nothing
-                    total[q] = zero
-                for i in range(sums.size):
-                    sums[i] = zero
+                fill(stats[TOP], nothing)
+                fill(stats[TOTAL], zero)
+                fill(sums.reshape(sums.size), zero)
                 for block in range(0, seen, KEYS):
                     size = min(KEYS, seen - block)
-                    load_keys(qkv, start, listed, block, size, inner + column, width, keys)
-                    load_keys(qkv, start, listed, block, size, 2 * inner + column, width, values)
+                    load_keys(qkv, start, listed[block : block + size], inner + column, width, keys)
+                    load_keys(qkv, start, listed[block : block + size], 2 * inner + column, width, values)
                     product(size, keys, 0, padded, 1, queries, 0, LANES, width, scores, 0, LANES, False)
                     if causal:
-                        hide_later_keys(listed, block, size, first, scores)
-                    for q in range(LANES):
-                        fade[q] = top[q]
-                    for k in range(size):
-                        for q in range(LANES):
-                            score = scores[k * LANES + q]
-                            top[q] = score if score > top[q] else top[q]
-                    for q in range(LANES):
-                        # A query that has seen no key yet: exp(-inf - 0) is 0, exp(-inf + inf) would be NaN.
-                        shift[q] = zero if top[q] == nothing else top[q]
-                        fade[q] = exp(fade[q] - shift[q])
-                        total[q] *= fade[q]
-                    for k in range(size):
-                        for q in range(LANES):
-                            weight = exp(scores[k * LANES + q] - shift[q])
-                            scores[k * LANES + q] = weight
-                            total[q] += weight
+                        hide_later_keys(listed[block : block + size], first, scores)
+                    soften(scores, size, stats)
                     if block > 0:
-                        for h in range(width):
-                            for q in range(LANES):
-                                sums[h * LANES + q] *= fade[q]
-                    product(width, values, 0, 1, padded, scores, 0, LANES, size, sums, 0, LANES, True)
+                        multiply_rows(sums, stats[FADE])
+                    for j in range(0, padded, LANES):
+                        product(in_block, scores, 0, 1, LANES, values, j, padded, size, sums, j, padded, True)
                 for q in range(in_block):
-                    empty = total[q] == zero
-                    factor = zero if empty else one / total[q]
-                    of_query = (row * heads + head) * steps + first + q
-                    log_sums[of_query] = zero if empty else shift[q] + math.log(total[q])
+                    empty = stats[TOTAL, q] == zero
+                    factor = zero if empty else one / stats[TOTAL, q]
+                    of_head[first + q] = zero if empty else stats[TOP, q] + math.log(stats[TOTAL, q])
+                    out = context[start + first + q, column : column + width]
                     for h in range(width):
-                        context[start + first + q, column + h] = factor * sums[h * LANES + q]
+                        out[h] = factor * sums[q, h]
 
 
 @kernel
@@ -138,69 +120,64 @@ def attention_backward(
     With P = exp(S - log_sums), S = Q K^T / sqrt(width): dV = P^T dC, dP = dC V^T, dS = P (dP - delta) where delta is
     the sum over a query's features of dC C, dQ = dS K / sqrt(width), dK = dS^T Q / sqrt(width).
 
-    Scratch: queries, slopes, query_rows, slope_rows, d_queries (padded * 32,) hold a block's Q and dC, as columns and
-    as rows, and its dQ; keys, values (64 * padded,); d_keys, d_values of a whole head ((steps + 8) * padded,); scores,
-    d_scores (64 * 32,); stats (2, 32); listed (steps,).
+    Scratch: queries, slopes (padded, 32) hold a block's Q and dC as columns, query_rows, slope_rows (32, padded) as
+    rows; d_queries (32, padded); keys, values (64, padded); d_keys, d_values (steps + 8, padded) of a whole head;
+    scores, d_scores (64, 32); stats (3, 32); listed (steps,).
     """
     inner = context.shape[1]
     width = inner // heads
-    padded = keys.size // KEYS
+    padded = keys.shape[1]
     scale = 1.0 / math.sqrt(width)
     zero, factor = scores.dtype.type(0), scores.dtype.type(scale)
-    bottom, delta = stats[0], stats[1]
     for row in range(context.shape[0] // steps):
         start = row * steps
         count = list_keys(mask, masked, start, listed)
         for head in range(heads):
             column = head * width
-            for i in range(d_keys.size):
-                d_keys[i] = zero
-                d_values[i] = zero
+            of_head = log_sums[(row * heads + head) * steps : (row * heads + head + 1) * steps]
+            fill(d_keys.reshape(d_keys.size), zero)
+            fill(d_values.reshape(d_values.size), zero)
             for first in range(0, steps, LANES):
                 in_block = min(LANES, steps - first)
                 load_columns(qkv, start + first, in_block, column, width, scale, queries)
                 load_columns(d_context, start + first, in_block, column, width, 1.0, slopes)
-                load_rows(qkv, start + first, in_block, column, width, padded, scale, query_rows)
-                load_rows(d_context, start + first, in_block, column, width, padded, 1.0, slope_rows)
+                load_rows(qkv, start + first, in_block, column, width, scale, query_rows)
+                load_rows(d_context, start + first, in_block, column, width, 1.0, slope_rows)
                 seen = visible_keys(listed, count, first + in_block, causal)
-                for q in range(LANES):
-                    bottom[q] = zero
-                    delta[q] = zero
+                fill(stats[BOTTOM], zero)
+                fill(stats[DELTA], zero)
                 for q in range(in_block):
-                    bottom[q] = log_sums[(row * heads + head) * steps + first + q]
+                    stats[BOTTOM, q] = of_head[first + q]
+                    result = context[start + first + q, column : column + width]
                     total = zero
                     for h in range(width):
-                        total += context[start + first + q, column + h] * d_context[start + first + q, column + h]
-                    delta[q] = total
-                for i in range(d_queries.size):
-                    d_queries[i] = zero
+                        total += result[h] * slope_rows[q, h]
+                    stats[DELTA, q] = total
+                fill(d_queries.reshape(d_queries.size), zero)
                 for block in range(0, seen, KEYS):
                     size = min(KEYS, seen - block)
-                    load_keys(qkv, start, listed, block, size, inner + column, width, keys)
-                    load_keys(qkv, start, listed, block, size, 2 * inner + column, width, values)
+                    load_keys(qkv, start, listed[block : block + size], inner + column, width, keys)
+                    load_keys(qkv, start, listed[block : block + size], 2 * inner + column, width, values)
                     product(size, keys, 0, padded, 1, queries, 0, LANES, width, scores, 0, LANES, False)
                     product(size, values, 0, padded, 1, slopes, 0, LANES, width, d_scores, 0, LANES, False)
                     if causal:
-                        hide_later_keys(listed, block, size, first, scores)
-                    for k in range(size):
-                        for q in range(LANES):
-                            weight = exp(scores[k * LANES + q] - bottom[q])
-                            scores[k * LANES + q] = weight
-                            d_scores[k * LANES + q] = weight * (d_scores[k * LANES + q] - delta[q])
+                        hide_later_keys(listed[block : block + size], first, scores)
+                    soften_backward(scores, d_scores, size, stats)
                     # The rows that round the block up to whole tiles are added to the keys behind it: as zeros.
-                    for i in range(size * LANES, whole_tiles(size) * LANES):
-                        scores[i] = zero
-                        d_scores[i] = zero
+                    for k in range(size, whole_tiles(size)):
+                        fill(scores[k], zero)
+                        fill(d_scores[k], zero)
                     for j in range(0, padded, LANES):
                         at = block * padded + j
                         product(size, scores, 0, LANES, 1, slope_rows, j, padded, in_block, d_values, at, padded, True)
                         product(size, d_scores, 0, LANES, 1, query_rows, j, padded, in_block, d_keys, at, padded, True)
                         product(in_block, d_scores, 0, 1, LANES, keys, j, padded, size, d_queries, j, padded, True)
                 for q in range(in_block):
+                    out = d_qkv[start + first + q, column : column + width]
                     for h in range(width):
-                        d_qkv[start + first + q, column + h] = factor * d_queries[q * padded + h]
-            store_keys(d_keys, start, listed, count, inner + column, width, padded, steps, d_qkv)
-            store_keys(d_values, start, listed, count, 2 * inner + column, width, padded, steps, d_qkv)
+                        out[h] = factor * d_queries[q, h]
+            store_keys(d_keys, start, listed, count, inner + column, width, steps, d_qkv)
+            store_keys(d_values, start, listed, count, 2 * inner + column, width, steps, d_qkv)
 
 
 @kernel
@@ -223,14 +200,29 @@ def visible_keys(listed: np.ndarray, count: int, end: int, causal: bool) -> int:
 
 
 @kernel
-def hide_later_keys(listed: np.ndarray, block: int, size: int, first: int, scores: np.ndarray) -> None:
-    """scores[k, q] = -infinity where key k of the block comes after query first + q."""
-    for k in range(size - 1, -1, -1):
-        ahead = int(listed[block + k]) - first
+def hide_later_keys(listed: np.ndarray, first: int, scores: np.ndarray) -> None:
+    """scores[k, q] = -infinity where the k-th listed key comes after query first + q."""
+    for k in range(listed.size - 1, -1, -1):
+        ahead = int(listed[k]) - first
         if ahead <= 0:
             break
         for q in range(ahead):
-            scores[k * LANES + q] = -np.inf
+            scores[k, q] = -np.inf
+
+
+@kernel
+def fill(out: np.ndarray, value: float) -> None:
+    """out[i] = value."""
+    for i in range(out.size):
+        out[i] = value
+
+
+@kernel
+def multiply_rows(out: np.ndarray, factors: np.ndarray) -> None:
+    """out[q, h] *= factors[q]."""
+    for q in range(out.shape[0]):
+        for h in range(out.shape[1]):
+            out[q, h] *= factors[q]
 
 
 @kernel
@@ -240,51 +232,43 @@ def load_columns(
     """out[h, q] = scale source[first + q, column + h] for q < count, 0 for q from count to 32."""
     keep_apart()
     zero, factor = out.dtype.type(0), out.dtype.type(scale)
-    for h in range(width):
-        for q in range(count):
-            out[h * LANES + q] = factor * source[first + q, column + h]
-        for q in range(count, LANES):
-            out[h * LANES + q] = zero
+    for q in range(LANES):
+        if q < count:
+            line = source[first + q, column : column + width]
+            for h in range(width):
+                out[h, q] = factor * line[h]
+        else:
+            for h in range(width):
+                out[h, q] = zero
 
 
 @kernel
 def load_rows(
-    source: np.ndarray, first: int, count: int, column: int, width: int, padded: int, scale: float, out: np.ndarray
+    source: np.ndarray, first: int, count: int, column: int, width: int, scale: float, out: np.ndarray
 ) -> None:
-    """out[q, h] = scale source[first + q, column + h] for q < count and h < width, 0 for h up to padded, q up to 32."""
+    """out[q, h] = scale source[first + q, column + h] for q < count and h < width, else 0."""
     keep_apart()
-    zero, factor = out.dtype.type(0), out.dtype.type(scale)
-    for q in range(count):
-        for h in range(width):
-            out[q * padded + h] = factor * source[first + q, column + h]
-        for h in range(width, padded):
-            out[q * padded + h] = zero
-    for i in range(count * padded, LANES * padded):
-        out[i] = zero
+    factor = out.dtype.type(scale)
+    for q in range(LANES):
+        read = width if q < count else 0
+        line = source[first + min(q, count - 1), column : column + width]
+        for h in range(read):
+            out[q, h] = factor * line[h]
+        for h in range(read, out.shape[1]):
+            out[q, h] = 0.0
 
 
 @kernel
-def load_keys(
-    source: np.ndarray,
-    start: int,
-    listed: np.ndarray,
-    block: int,
-    size: int,
-    column: int,
-    width: int,
-    out: np.ndarray,
-) -> None:
-    """out[k, h] = source[start + listed[block + k], column + h]; 0 beyond width, and beyond size up to whole tiles."""
+def load_keys(source: np.ndarray, start: int, listed: np.ndarray, column: int, width: int, out: np.ndarray) -> None:
+    """out[k, h] = source[start + listed[k], column + h]; 0 beyond width, and beyond the last key up to whole tiles."""
     keep_apart()
-    zero, padded = out.dtype.type(0), out.size // KEYS
-    for k in range(size):
-        row = start + int(listed[block + k])
-        for h in range(width):
-            out[k * padded + h] = source[row, column + h]
-        for h in range(width, padded):
-            out[k * padded + h] = zero
-    for i in range(size * padded, whole_tiles(size) * padded):
-        out[i] = zero
+    for k in range(whole_tiles(listed.size)):
+        read = width if k < listed.size else 0
+        line = source[start + int(listed[min(k, listed.size - 1)]), column : column + width]
+        for h in range(read):
+            out[k, h] = line[h]
+        for h in range(read, out.shape[1]):
+            out[k, h] = 0.0
 
 
 @kernel
@@ -295,7 +279,6 @@ def store_keys(
     count: int,
     column: int,
     width: int,
-    padded: int,
     steps: int,
     out: np.ndarray,
 ) -> None:
@@ -303,10 +286,11 @@ def store_keys(
     keep_apart()
     k = 0
     for step in range(steps):
+        line = out[start + step, column : column + width]
         if k < count and listed[k] == step:
             for h in range(width):
-                out[start + step, column + h] = source[k * padded + h]
+                line[h] = source[k, h]
             k += 1
         else:
             for h in range(width):
-                out[start + step, column + h] = 0.0
+                line[h] = 0.0

@@ -60,7 +60,7 @@ class Value:
 
     def times_plus(self, factor: Value | float, term: Value | float) -> Value:
         """self * factor + term with one rounding."""
-        return self._wrap(self.builder.fma(self.value, self._operand(factor), self._operand(term)))
+        return self._intrinsic("fma", self._wrap(self._operand(factor)), self._wrap(self._operand(term)))
 
     def polynomial(self, coefficients: tuple[float, ...]) -> Value:
         """c[0] + c[1] x + c[2] x^2 + ... by Horner's rule."""

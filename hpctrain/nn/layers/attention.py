@@ -131,11 +131,12 @@ def _buffers(steps: int, units: int, heads: int) -> dict[str, Buffer]:
     """Memory of both passes; the scratch of a block is the same for every batch size."""
     padded = -(-(units // heads) // LANES) * LANES
     once = {
-        **dict.fromkeys(("queries", "sums", "slopes", "query_rows", "slope_rows", "d_queries"), (padded * LANES,)),
-        **dict.fromkeys(("keys", "values"), (KEYS * padded,)),
-        **dict.fromkeys(("d_keys", "d_values"), ((steps + TILE_ROWS) * padded,)),
-        **dict.fromkeys(("scores", "d_scores"), (KEYS * LANES,)),
-        "stats": (4, LANES),
+        **dict.fromkeys(("queries", "slopes"), (padded, LANES)),
+        **dict.fromkeys(("sums", "query_rows", "slope_rows", "d_queries"), (LANES, padded)),
+        **dict.fromkeys(("keys", "values"), (KEYS, padded)),
+        **dict.fromkeys(("d_keys", "d_values"), (steps + TILE_ROWS, padded)),
+        **dict.fromkeys(("scores", "d_scores"), (KEYS, LANES)),
+        "stats": (3, LANES),
         "listed": (steps,),
     }
     return {
