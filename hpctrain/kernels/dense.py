@@ -1,35 +1,45 @@
-"""The dense layer: y = x W + b."""
+"""The dense layer y = x W + b beside its products: sums of the bias gradient, and ReLU's derivative in the same pass.
+
+The products are those of `matmul.py`: y by `matmul_bias`, dW = x^T dy by `matmul_tn`, dx = dy W^T by `matmul_nt`.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from hpctrain.kernels.gemm import gemm
 from hpctrain.kernels.jit import kernel
 
 
 @kernel
-def dense_forward(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, y: np.ndarray) -> None:
-    """y[i, j] = b[j] + sum_k x[i, k] W[k, j]; x (n, in), weight (in, out), bias (out,), y (n, out)."""
-    for i in range(y.shape[0]):
-        for j in range(y.shape[1]):
-            y[i, j] = bias[j]
-    gemm(0, 0, x, weight, 1.0, y)
-
-
-@kernel
-def dense_backward_params(x: np.ndarray, dy: np.ndarray, d_weight: np.ndarray, d_bias: np.ndarray) -> None:
-    """dW += x^T dy; db[j] += sum_i dy[i, j]."""
-    gemm(1, 0, x, dy, 1.0, d_weight)
+def column_sums(dy: np.ndarray, d_bias: np.ndarray, beta: float) -> None:
+    """db[j] = beta db[j] + sum_i dy[i, j]; dy (n, out), db (out,); beta 0 (db is not read) or 1."""
+    zero = dy.dtype.type(0)
+    if beta == 0.0:
+        for j in range(d_bias.size):
+            d_bias[j] = zero
     for i in range(dy.shape[0]):
         for j in range(dy.shape[1]):
             d_bias[j] += dy[i, j]
 
 
 @kernel
-def dense_backward(
-    x: np.ndarray, dy: np.ndarray, weight: np.ndarray, dx: np.ndarray, d_weight: np.ndarray, d_bias: np.ndarray
-) -> None:
-    """dW += x^T dy; db[j] += sum_i dy[i, j]; dx = dy W^T."""
-    dense_backward_params(x, dy, d_weight, d_bias)
-    gemm(0, 1, dy, weight, 0.0, dx)
+def relu_mask(y: np.ndarray, dy: np.ndarray, dz: np.ndarray) -> None:
+    """dz = dy where y > 0, else 0 (dy where y is NaN); y, dy, dz (n, out)."""
+    zero = dy.dtype.type(0)
+    for i in range(dy.shape[0]):
+        for j in range(dy.shape[1]):
+            dz[i, j] = zero if y[i, j] <= zero else dy[i, j]
+
+
+@kernel
+def relu_mask_sums(y: np.ndarray, dy: np.ndarray, dz: np.ndarray, d_bias: np.ndarray, beta: float) -> None:
+    """dz = dy where y > 0, else 0; db[j] = beta db[j] + sum_i dz[i, j]: `relu_mask` and `column_sums` in one pass."""
+    zero = dy.dtype.type(0)
+    if beta == 0.0:
+        for j in range(d_bias.size):
+            d_bias[j] = zero
+    for i in range(dy.shape[0]):
+        for j in range(dy.shape[1]):
+            value = zero if y[i, j] <= zero else dy[i, j]
+            dz[i, j] = value
+            d_bias[j] += value

@@ -11,13 +11,14 @@ a private folder under $TMPDIR or /tmp: many nodes must not fight over files on 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import llvmlite
@@ -50,10 +51,17 @@ def kernel(function: Callable | None = None, **options: object) -> Callable:
     if function is None:
         return functools.partial(kernel, **options)
     settings = {"cache": True, "nogil": True, "fastmath": set(FASTMATH), "error_model": "numpy", **options}
+    with cached_in_cache_dir():
+        return numba.njit(**settings)(function)
+
+
+@contextlib.contextmanager
+def cached_in_cache_dir() -> Iterator[None]:
+    """Let numba's decorators look up our cache folder."""
     before = numba.core.config.CACHE_DIR
     numba.core.config.CACHE_DIR = str(cache_dir())
     try:
-        return numba.njit(**settings)(function)
+        yield
     finally:
         numba.core.config.CACHE_DIR = before
 

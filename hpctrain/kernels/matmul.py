@@ -1,0 +1,197 @@
+"""Matrix products: the one place that says how a product of given shape is computed.
+
+The rule: float64 (checks of gradients) goes to BLAS, and so do float32 products A^T B (weight gradients) with 2^20
+results or more, where its packing of both factors wins.  Everything else goes through register tiles: they are ahead of
+OpenBLAS for nearly every shape of a dense layer, need no second pass for bias and ReLU, and take each element's sum in
+an order that depends on k alone: in forward passes and input gradients, which always go this way, a row has the same
+bits whatever rows stand beside it.
+
+Blocking (after Goto & van de Geijn, ACM TOMS 34, 2008): k in blocks of at most K_BLOCK, so that a panel of B (a k block
+x 32 columns) stays in L1; a panel is packed where it is transposed, or used often enough to pay.  Tiles of 12 or 8 rows
+go down a panel.  The columns of a transposed A are far apart in memory, often by a power of two, which the cache takes
+badly: they are packed, M_BLOCK at a time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from hpctrain.kernels.gemm import gemm
+from hpctrain.kernels.jit import kernel
+from hpctrain.kernels.microkernel import ADD, BIAS, LANES, RELU, emit_tile
+from hpctrain.kernels.packing import PANEL, pack_columns, pack_rows, stack_floats
+from hpctrain.kernels.shared import shared
+
+K_BLOCK, M_BLOCK = 256, 144
+PACK_B_FROM_ROWS = 48  # packing a panel costs about as much as 4 rows of products
+PACK_A_FROM_COLUMNS, PACK_A_FROM_STRIDE = 128, 256
+BLAS_FROM_RESULTS = 1 << 20  # of A^T B
+
+_PANEL_FLOATS = K_BLOCK * PANEL
+_TILES_FLOATS = K_BLOCK * M_BLOCK + LANES * PANEL  # the transposing tile writes whole vectors
+
+
+@intrinsic
+def is_float32(typingctx, array):  # noqa: ANN001, ANN201 (numba's typing protocol)
+    """Whether an array holds float32; known when compiling."""
+
+    def generate(context, builder, signature, args):  # noqa: ANN001, ANN202
+        return ir.Constant(ir.IntType(1), int(array.dtype == types.float32))
+
+    return types.boolean(array), generate
+
+
+@kernel(cache=False)
+def _rows_of_tile(left, n):  # noqa: ANN001, ANN202
+    """Rows of the next tile where `left` are to come: 12, or 8 where that ends even or the panel is narrow."""
+    return 8 if n <= LANES or left <= 8 or left == 16 else 12
+
+
+def _panel_rows(m, n, k, a, ars, acs, packed, b, bks, c, ldc, mode, bias):  # noqa: ANN001, ANN202
+    """The n <= 32 columns of a panel for m rows.  With `packed`, A is what `_pack_a` made; ars, acs are not used."""
+    i = 0
+    while i < m:
+        rows = _rows_of_tile(m - i, PANEL if packed else n)
+        at, row_stride, step = a + 4 * i * ars, ars, acs
+        if packed:
+            at, row_stride, step = a + 4 * i * k, 1, rows
+        to, count = c + 4 * i * ldc, min(rows, m - i)
+        if rows == 8 and n <= LANES:
+            emit_tile(8, 1, (at, row_stride, step, b, bks, to, ldc, k, mode, bias, count, n))
+        elif rows == 8:
+            emit_tile(8, 2, (at, row_stride, step, b, bks, to, ldc, k, mode, bias, count, n))
+        else:
+            emit_tile(12, 2, (at, row_stride, step, b, bks, to, ldc, k, mode, bias, count, n))
+        i += rows
+
+
+_call_panel_rows = shared(_panel_rows, "panel_rows")
+
+
+@kernel(cache=False)
+def _pack_a(m, k, a, ld, to):  # noqa: ANN001, ANN202
+    """Put the columns of a transposed A in the order in which tiles read them: tile after tile, each (k, its rows)."""
+    i = 0
+    while i < m:
+        rows = _rows_of_tile(m - i, PANEL)
+        pack_rows(a + 4 * i, ld, k, min(rows, m - i), to + 4 * i * k, rows)
+        i += rows
+
+
+def _multiply(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias):  # noqa: ANN001, ANN202
+    panel, tiles = stack_floats(_PANEL_FLOATS), stack_floats(_TILES_FLOATS)
+    k_blocks = max(1, -(-k // K_BLOCK))
+    k_step = -(-k // k_blocks)
+    packs_a = ars == 1 and acs >= PACK_A_FROM_STRIDE and n >= PACK_A_FROM_COLUMNS
+    m_step = max(1, m)
+    if packs_a and m > M_BLOCK:
+        m_step = -(-m // (12 * -(-m // M_BLOCK))) * 12
+    for block in range(k_blocks):
+        p = block * k_step
+        depth = min(k_step, k - p)
+        block_mode = mode if block == k_blocks - 1 else mode & ADD
+        if block > 0:
+            block_mode |= ADD
+        for i in range(0, m, m_step):
+            rows = min(m_step, m - i)
+            at = a + 4 * (i * ars + p * acs)
+            if packs_a:
+                _pack_a(rows, depth, at, acs, tiles)
+                at = tiles
+            for j in range(0, n, PANEL):
+                columns = min(PANEL, n - j)
+                from_b, stride = b + 4 * (p * bks + j * bjs), bks
+                if bjs != 1:
+                    pack_columns(from_b, bjs, depth, columns, panel, PANEL)
+                    from_b, stride = panel, PANEL
+                elif rows >= PACK_B_FROM_ROWS:
+                    pack_rows(from_b, bks, depth, columns, panel, PANEL)
+                    from_b, stride = panel, PANEL
+                to = c + 4 * (i * ldc + j)
+                _call_panel_rows(
+                    (rows, columns, depth, at, ars, acs, packs_a, from_b, stride, to, ldc, block_mode, bias + 4 * j)
+                )
+
+
+_call_multiply = shared(_multiply, "multiply")
+
+
+@kernel(cache=False)
+def multiply(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias):  # noqa: ANN001, ANN201
+    """C[i, j] = sum_p A[i ars + p acs] B[p bks + j bjs], i < m, j < n, p < k, float32, by register tiles.
+
+    a, b, c, bias are addresses, everything else counts elements; one of bks and bjs must be 1, C's rows are `ldc`
+    apart.  `mode` is a sum of ADD (C is added to; else it is only written), BIAS (bias[j] is added) and RELU (max(0, .)
+    of that; NaN stays NaN).
+    """
+    _call_multiply((m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias))
+
+
+@kernel
+def matmul(a: np.ndarray, b: np.ndarray, c: np.ndarray, beta: float) -> None:
+    """C = A B + beta C for C-contiguous A (m, k), B (k, n), C (m, n); beta 0 (C is not read) or 1."""
+    if is_float32(a):
+        mode = ADD if beta != 0.0 else 0
+        n, k = b.shape[1], b.shape[0]
+        multiply(c.shape[0], n, k, a.ctypes.data, k, 1, b.ctypes.data, n, 1, c.ctypes.data, n, mode, 0)
+    else:
+        gemm(0, 0, a, b, beta, c)
+
+
+@kernel
+def matmul_bias(a: np.ndarray, b: np.ndarray, bias: np.ndarray, c: np.ndarray, relu: int) -> None:
+    """C = A B + bias, or max(0, A B + bias) where relu is 1, for A (m, k), B (k, n), bias (n,), C (m, n)."""
+    if is_float32(a):
+        mode = BIAS + RELU if relu else BIAS
+        n, k = b.shape[1], b.shape[0]
+        multiply(c.shape[0], n, k, a.ctypes.data, k, 1, b.ctypes.data, n, 1, c.ctypes.data, n, mode, bias.ctypes.data)
+    else:
+        for i in range(c.shape[0]):
+            for j in range(c.shape[1]):
+                c[i, j] = bias[j]
+        gemm(0, 0, a, b, 1.0, c)
+        if relu:
+            _positive_part(c)
+
+
+@kernel
+def _positive_part(c: np.ndarray) -> None:
+    for i in range(c.shape[0]):
+        for j in range(c.shape[1]):
+            c[i, j] = 0.0 if c[i, j] <= 0.0 else c[i, j]
+
+
+@kernel
+def matmul_relu(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+    """C = max(0, A B) for A (m, k), B (k, n), C (m, n)."""
+    if is_float32(a):
+        n, k = b.shape[1], b.shape[0]
+        multiply(c.shape[0], n, k, a.ctypes.data, k, 1, b.ctypes.data, n, 1, c.ctypes.data, n, RELU, 0)
+    else:
+        gemm(0, 0, a, b, 0.0, c)
+        _positive_part(c)
+
+
+@kernel
+def matmul_tn(a: np.ndarray, b: np.ndarray, c: np.ndarray, beta: float) -> None:
+    """C = A^T B + beta C for A (k, m), B (k, n), C (m, n); beta 0 (C is not read) or 1."""
+    if is_float32(a) and c.size < BLAS_FROM_RESULTS:
+        mode = ADD if beta != 0.0 else 0
+        m, n, k = a.shape[1], b.shape[1], a.shape[0]
+        multiply(m, n, k, a.ctypes.data, 1, m, b.ctypes.data, n, 1, c.ctypes.data, n, mode, 0)
+    else:
+        gemm(1, 0, a, b, beta, c)
+
+
+@kernel
+def matmul_nt(a: np.ndarray, b: np.ndarray, c: np.ndarray, beta: float) -> None:
+    """C = A B^T + beta C for A (m, k), B (n, k), C (m, n); beta 0 (C is not read) or 1."""
+    if is_float32(a):
+        mode = ADD if beta != 0.0 else 0
+        m, n, k = a.shape[0], b.shape[0], a.shape[1]
+        multiply(m, n, k, a.ctypes.data, k, 1, b.ctypes.data, 1, k, c.ctypes.data, n, mode, 0)
+    else:
+        gemm(0, 1, a, b, beta, c)

@@ -1,0 +1,130 @@
+"""Blocks of a matrix brought into the order in which the micro-kernels read it; scratch memory on the stack.
+
+A panel is (k, PANEL) float32 without gaps: with a power of two between the rows of B, they would all fall on the same
+few lines of the cache.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.core.errors import TypingError
+from numba.extending import intrinsic
+
+from hpctrain.kernels.jit import kernel
+from hpctrain.kernels.microkernel import LANES
+
+PANEL = 2 * LANES  # columns of a panel
+
+_VECTOR = ir.VectorType(ir.FloatType(), LANES)
+_WORD, _INT32 = ir.IntType(64), ir.IntType(32)
+
+
+@intrinsic(prefer_literal=True)
+def stack_floats(typingctx, count):  # noqa: ANN001, ANN201 (numba's typing protocol)
+    """Return the address of `count` (a literal) float32 on the stack of the calling function, 64-byte aligned."""
+    if not isinstance(count, types.IntegerLiteral):
+        raise TypingError("stack_floats takes a literal number")
+
+    def generate(context, builder, signature, args):  # noqa: ANN001, ANN202
+        # Not cgutils.alloca_once, which fills the memory with zeros.
+        with builder.goto_entry_block():
+            place = builder.alloca(ir.ArrayType(ir.FloatType(), count.literal_value))
+        place.align = 64
+        return builder.ptrtoint(place, _WORD)
+
+    return types.intp(count), generate
+
+
+@kernel(cache=False, fastmath=False)
+def pack_rows(source, stride, rows, columns, to, width):  # noqa: ANN001, ANN201
+    """to[p, j] = B[p, j] for p < rows, j < columns <= width, else 0; B's rows are `stride` floats apart.
+
+    width <= PANEL; up to 15 floats behind the last row are overwritten.
+    """
+    for p in range(rows):
+        _copy_row(to + 4 * width * p, source + 4 * stride * p, columns, width > LANES)
+
+
+@kernel(cache=False, fastmath=False)
+def pack_columns(source, stride, rows, columns, to, width):  # noqa: ANN001, ANN201
+    """to[p, j] = B[j, p] for p < rows, j < columns <= width, else 0; B's rows are `stride` floats apart.
+
+    width is 16 or PANEL; rows up to the next multiple of 16 are overwritten.
+    """
+    for p in range(0, rows, LANES):
+        for j in range(0, width, LANES):
+            _transpose_tile(
+                to + 4 * (width * p + j),
+                4 * width,
+                source + 4 * (stride * j + p),
+                4 * stride,
+                min(LANES, max(0, columns - j)),
+                min(LANES, rows - p),
+            )
+
+
+@intrinsic
+def _copy_row(typingctx, to, source, columns, wide):  # noqa: ANN001, ANN202
+    """Copy `columns` floats and fill up to 16, or 32 if `wide`, with zeros."""
+
+    def generate(context, builder, signature, args):  # noqa: ANN001, ANN202
+        to, source, columns, wide = args
+
+        def copy(j):  # noqa: ANN001, ANN202
+            mask = _first_lanes(builder, builder.sub(columns, ir.Constant(_WORD, LANES * j)))
+            value = _masked_load(builder, builder.add(source, ir.Constant(_WORD, 4 * LANES * j)), mask)
+            builder.store(value, _pointer(builder, builder.add(to, ir.Constant(_WORD, 4 * LANES * j))), align=4)
+
+        copy(0)
+        with builder.if_then(context.cast(builder, wide, signature.args[3], types.boolean)):
+            copy(1)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.intp, types.boolean), generate
+
+
+@intrinsic
+def _transpose_tile(typingctx, to, to_stride, source, stride, rows, columns):  # noqa: ANN001, ANN202
+    """to[p, j] = source[j, p] for a tile of 16 x 16; zero where j >= rows or p >= columns.  Strides are in bytes."""
+
+    def generate(context, builder, signature, args):  # noqa: ANN001, ANN202
+        to, to_stride, source, stride, rows, columns = args
+        inside = _first_lanes(builder, columns)
+        nowhere = ir.Constant(inside.type, [0] * LANES)
+        tile = []
+        for j in range(LANES):
+            present = builder.icmp_signed("<", ir.Constant(_WORD, j), rows)
+            mask = builder.select(present, inside, nowhere)
+            tile.append(_masked_load(builder, builder.add(source, builder.mul(stride, ir.Constant(_WORD, j))), mask))
+        # log2(16) rounds: each interleaves rows 8 apart, which rotates the bits of (row, lane) by one.
+        for _ in range(4):
+            low = ir.Constant(ir.VectorType(_INT32, LANES), [half for i in range(8) for half in (i, 16 + i)])
+            high = ir.Constant(ir.VectorType(_INT32, LANES), [half for i in range(8, 16) for half in (i, 16 + i)])
+            tile = [builder.shuffle_vector(tile[i], tile[i + 8], order) for i in range(8) for order in (low, high)]
+        for p, row in enumerate(tile):
+            place = builder.add(to, builder.mul(to_stride, ir.Constant(_WORD, p)))
+            builder.store(row, _pointer(builder, place), align=4)
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 6), generate
+
+
+def _pointer(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    return builder.inttoptr(address, _VECTOR.as_pointer())
+
+
+def _first_lanes(builder: ir.IRBuilder, count: ir.Value) -> ir.Value:
+    """A mask of the first `count` lanes (any whole number)."""
+    kind = ir.VectorType(_INT32, LANES)
+    undefined = ir.Constant(kind, ir.Undefined)
+    first = builder.insert_element(undefined, builder.trunc(count, _INT32), ir.Constant(_INT32, 0))
+    everywhere = builder.shuffle_vector(first, undefined, ir.Constant(kind, [0] * LANES))
+    return builder.icmp_signed("<", ir.Constant(kind, list(range(LANES))), everywhere)
+
+
+def _masked_load(builder: ir.IRBuilder, address: ir.Value, mask: ir.Value) -> ir.Value:
+    pointer, zero = _pointer(builder, address), ir.Constant(_VECTOR, [0.0] * LANES)
+    kind = ir.FunctionType(_VECTOR, [pointer.type, _INT32, mask.type, _VECTOR])
+    function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.masked.load.v{LANES}f32.p0")
+    return builder.call(function, [pointer, ir.Constant(_INT32, 4), mask, zero])
