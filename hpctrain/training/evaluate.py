@@ -6,7 +6,6 @@ order and only then turned into values: never the mean of the ranks' values.
 
 from __future__ import annotations
 
-import math
 import time
 from typing import Any
 
@@ -19,7 +18,8 @@ from hpctrain.nn.metrics import MeanPredictor, Metric
 from hpctrain.nn.model import Model
 
 ROWS = 256  # rows of one forward pass at most ...
-OUTPUT_BYTES = 8 << 20  # ... and with less than this of outputs, so that images do not need gigabytes
+WORKSPACE_BYTES = 16 << 20  # ... and fewer where they need more workspace than this: evaluating must not need more than
+LEAST_ROWS = 16  # training with small batches does.  A function of the network alone, the same at every world size.
 
 
 class Evaluator:
@@ -29,8 +29,7 @@ class Evaluator:
         self._group = group
         self._model = model
         self._metrics = metrics
-        size = math.prod(model.out_shape)
-        self._rows = max(1, min(ROWS, OUTPUT_BYTES // (4 * size)))
+        self._rows = min(ROWS, max(LEAST_ROWS, WORKSPACE_BYTES // (4 * max(1, model.plan.row_floats))))
         self._outputs = np.zeros((self._rows, *model.out_shape), np.float32)
         self._scratch = np.zeros(self._outputs.size, np.float32)
 

@@ -34,7 +34,8 @@ def test_every_metric_is_that_of_all_rows(kind, exact_scores, monkeypatch):
     weight = (random.uniform(0, 2, (ROWS, T)) * random.integers(0, 2, (ROWS, T))).astype(np.float32)
     form = RowFormat((T, K), kind, (T,) if kind == "class" else (T, K), (T,))
     loss = SoftmaxCrossEntropy() if kind == "class" else MeanSquaredError()
-    model = SimpleNamespace(loss=loss, target_kind=kind, out_shape=(T, K), input_shape=(T, K), predict=predict)
+    plan, shapes = SimpleNamespace(row_floats=10), {"out_shape": (T, K), "input_shape": (T, K)}
+    model = SimpleNamespace(loss=loss, target_kind=kind, plan=plan, predict=predict, **shapes)
     metrics = {name: METRICS.get(name)() for name in METRICS if kind in METRICS.get(name).target_kinds}
 
     starts = np.array([0, *(5 * rank**2 for rank in range(group.size - 1)), ROWS])  # the first rank has nothing

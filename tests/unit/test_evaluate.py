@@ -23,7 +23,9 @@ def model_of(loss: Loss, kind: str, out_shape: tuple[int, ...]) -> SimpleNamespa
     def predict(inputs: np.ndarray, outputs: np.ndarray) -> None:
         outputs[...] = inputs
 
-    return SimpleNamespace(loss=loss, target_kind=kind, out_shape=out_shape, input_shape=out_shape, predict=predict)
+    plan = SimpleNamespace(row_floats=10)
+    shapes = {"out_shape": out_shape, "input_shape": out_shape}
+    return SimpleNamespace(loss=loss, target_kind=kind, plan=plan, predict=predict, **shapes)
 
 
 def shard_of(outputs: np.ndarray, targets: np.ndarray, kind: str, weight: np.ndarray | None = None) -> Shard:
@@ -121,3 +123,16 @@ def test_metrics_judge_what_a_loss_predicts(monkeypatch, masked):
         flat = targets.reshape(ROWS * 4, -1)[weight.ravel() > 0] if masked else targets.reshape(ROWS, -1)
         assert mean["mae"] == pytest.approx(abs(flat - flat.mean(0)).mean(), rel=1e-4)
         assert np.isfinite(mean["loss"])
+
+
+@pytest.mark.parametrize(("row_floats", "rows"), [(10, 256), (1 << 17, 32), (1 << 30, 16)])
+def test_large_networks_are_evaluated_in_small_passes(row_floats, rows):
+    seen = []
+    model = model_of(MeanSquaredError(), "real", (1,))
+    model.plan.row_floats = row_floats
+    model.predict = lambda inputs, outputs: seen.append(len(outputs))
+    Evaluator(SingleGroup(), model, {}).run(
+        shard_of(np.zeros((300, 1), "f4"), np.zeros((300, 1), "f4"), "real"), "test"
+    )
+    assert max(seen) == rows
+    assert sum(seen) == 300
