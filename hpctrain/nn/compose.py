@@ -5,7 +5,8 @@ named by a hash of its text and of the sources of every kernel it calls, so that
 noticed too (those of hpctrain name the cache folder itself).
 
 A pass is a list of calls whose arguments are offsets and sizes; the function between (`call_...`) makes the arrays, and
-is compiled once for all layers of a kind.  Sizes in the module are a row's sizes; the number of rows that the workspace
+is compiled once for all layers of a kind.  Whole numbers stand in a table, because numba would compile a function
+anew for each value of a literal argument.  Sizes in the module are a row's sizes; the number of rows that the workspace
 holds (`capacity`) is an argument.  So the same compiled code serves every batch size and world size.
 """
 
@@ -16,11 +17,14 @@ import importlib.util
 import inspect
 import math
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+
+import numpy as np
 
 from hpctrain.kernels.elementwise import copy_array, zero_unless
 from hpctrain.kernels.jit import cache_dir, kernel
@@ -64,6 +68,7 @@ class _Writer:
         self.kernels: dict[str, Callable] = {}
         self._layout = plan.graph.layout()
         self._state_layout = plan.graph.state_layout()
+        self._numbers: dict[int, int] = {}  # a whole number -> its place in the module's table
         self._callers: dict[tuple[str, tuple[int | str, ...]], str] = {}
         self._caller_lines: list[str] = []
 
@@ -71,7 +76,8 @@ class _Writer:
         """Return the text of the module."""
         train, predict = self._train_pass(loss_kernel, loss_constants), self._predict_pass()
         title = '"""Generated: one network as a sequence of kernel calls."""'
-        return "\n".join([title, "", "", *self._caller_lines, *train, *predict])
+        table = f"N = np.array([{', '.join(map(str, self._numbers))}], np.int64)"
+        return "\n".join([title, "", table, "", "", *self._caller_lines, *train, *predict])
 
     def _train_pass(self, loss_kernel: Callable, loss_constants: tuple[float, ...]) -> list[str]:
         plan = self.plan
@@ -143,6 +149,7 @@ class _Writer:
         words: list[str] = []
         for arg in args:
             words += arg.words if isinstance(arg, _View) else [arg if isinstance(arg, str) else repr(arg)]
+        words = [re.sub(r"\b\d+\b(?!\.)", self._number, word) if _is_whole(word) else word for word in words]
         return f"    {caller}({', '.join(words)})"
 
     def _add_caller(self, name: str, pattern: tuple[int | str, ...]) -> str:
@@ -167,12 +174,20 @@ class _Writer:
         self._callers[name, pattern] = caller
         return caller
 
+    def _number(self, match: re.Match[str]) -> str:
+        return f"N[{self._numbers.setdefault(int(match[0]), len(self._numbers))}]"
+
     def _use(self, function: Callable) -> str:
         base = getattr(function, "__name__", "kernel")
         name, number = base, 2
         while self.kernels.setdefault(name, function) is not function:
             name, number = f"{base}_{number}", number + 1
         return name
+
+
+def _is_whole(word: str) -> bool:
+    """Whether an argument is made of names and whole numbers ("capacity * 64"), and is no floating point number."""
+    return not re.search(r"\d\.|\.\d|\de", word)
 
 
 @dataclass(frozen=True)
@@ -223,6 +238,6 @@ def _load(path: Path, kernels: dict[str, Callable]) -> ModuleType:
         return sys.modules[spec.name]
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # numba finds the function's module by name when it loads the cached code
-    module.__dict__.update(kernels, kernel=kernel, view=view, keep_apart=keep_apart)
+    module.__dict__.update(kernels, np=np, kernel=kernel, view=view, keep_apart=keep_apart)
     spec.loader.exec_module(module)
     return module
