@@ -22,7 +22,9 @@ from hpctrain.kernels.conv.tile import (
     Goal,
     Trips,
     Walk,
+    address,
     address_of_one,
+    copy_bytes,
     item_bytes,
     strip,
 )
@@ -41,18 +43,19 @@ def put_inside(source, y, options, inner, out, low, outer):  # noqa: ANN001, ANN
     (the gradient behind a ReLU).  The border of `out` is not touched.
     """
     keep_apart()
-    zero = source.dtype.type(0)
-    offset, channels, masked = options
+    zero, (offset, channels, masked) = source.dtype.type(0), options
+    size, run = item_bytes(zero), inner[2] * channels
     for i in range(inner[0]):
         for j in range(inner[1]):
-            start = offset + (i * inner[1] + j) * inner[2] * channels
+            start = offset + (i * inner[1] + j) * run
             to = (((i + low[0]) * outer[1] + j + low[1]) * outer[2] + low[2]) * channels
             if masked:
-                for e in range(inner[2] * channels):
-                    out[to + e] = zero if y[start + e] <= zero else source[start + e]
+                # Slices, because LLVM vectorises a loop whose indices begin at 0.
+                row, values, signs = out[to : to + run], source[start : start + run], y[start : start + run]
+                for e in range(run):
+                    row[e] = zero if signs[e] <= zero else values[e]
             else:
-                for e in range(inner[2] * channels):
-                    out[to + e] = source[start + e]
+                copy_bytes(address(out) + to * size, address(source) + start * size, run * size)
 
 
 @kernel(no_cpython_wrapper=True)

@@ -96,6 +96,18 @@ def item_bytes(typingctx, zero):  # noqa: ANN001, ANN201
     return types.intp(zero), generate
 
 
+@intrinsic
+def copy_bytes(typingctx, to, start, count):  # noqa: ANN001, ANN201
+    """Copy bytes from one address to another; the two do not overlap."""
+
+    def generate(context, builder, signature, args):  # noqa: ANN001, ANN202
+        to, start = (builder.inttoptr(word, ir.PointerType()) for word in args[:2])
+        cgutils.raw_memcpy(builder, to, start, args[2], ir.Constant(_WORD, 1))
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.intp), generate
+
+
 class _TileWriter:
     """Writes one tile's code: vectors of `LANES` elements at addresses, the last of each row masked."""
 
@@ -152,6 +164,11 @@ class _TileWriter:
         loaded.align = self.bytes
         return self.splat(loaded, self.vector)
 
+    def hidden(self, word: ir.Value) -> ir.Value:
+        """The same number, of which LLVM does not know where it comes from (an empty piece of assembly)."""
+        kind = ir.FunctionType(_WORD, [_WORD])
+        return self.builder.asm(kind, "", "=r,0", [word], side_effect=False)
+
     def fma(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
         """a * b + c."""
         return self.builder.call(self._fma, [a, b, c])
@@ -200,21 +217,33 @@ def _tile(typingctx, rows, vectors, zero, c, c_row, a, b, trips, mode, bias, col
         b_address, _, *b_strides = write.unpacked(b)
         trip = [builder.extract_value(trips, axis) for axis in range(3)]
 
-        def loop(axis: int, a_at: ir.Value, b_at: ir.Value) -> None:
-            if axis < 0:
-                b_row = [write.load(b_at, j) for j in range(n_vectors)]
-                for i in range(n_rows):
-                    factor = write.broadcast(a_at)
-                    for j in range(n_vectors):
-                        builder.store(write.fma(factor, b_row[j], value((i, j))), total[i, j])
-                    a_at = builder.add(a_at, a_row)
-                return
-            with cgutils.for_range(builder, trip[axis]) as turn:
-                a_next = builder.add(a_at, builder.mul(turn.index, a_strides[axis]))
-                b_next = builder.add(b_at, builder.mul(turn.index, b_strides[axis]))
-                loop(axis - 1, a_next, b_next)
+        def multiply_add(a_at: list[ir.Value], b_at: ir.Value) -> None:
+            b_row = [write.load(b_at, j) for j in range(n_vectors)]
+            for i in range(n_rows):
+                within = builder.mul(a_row, ir.Constant(_WORD, i % 3))
+                factor = write.broadcast(builder.add(a_at[i // 3], within))
+                for j in range(n_vectors):
+                    builder.store(write.fma(factor, b_row[j], value((i, j))), total[i, j])
 
-        loop(2, a_address, b_address)
+        with cgutils.for_range(builder, trip[2]) as outer:
+            a_outer = builder.add(a_address, builder.mul(outer.index, a_strides[2]))
+            b_outer = builder.add(b_address, builder.mul(outer.index, b_strides[2]))
+            with cgutils.for_range(builder, trip[1]) as middle:
+                a_middle = builder.add(a_outer, builder.mul(middle.index, a_strides[1]))
+                b_middle = builder.add(b_outer, builder.mul(middle.index, b_strides[1]))
+                # A pointer for every third row: LLVM would walk from row to row with one pointer, whose
+                # additions wait for each other, longer than the products take.
+                starts = [builder.add(a_middle, builder.mul(a_row, ir.Constant(_WORD, i))) for i in range(0, n_rows, 3)]
+                pointers = [cgutils.alloca_once(builder, _WORD) for _ in range(len(starts) + 1)]
+                for pointer, start in zip(pointers, [*starts, b_middle], strict=True):
+                    builder.store(write.hidden(start), pointer)
+                steps = [a_strides[0]] * len(starts) + [b_strides[0]]
+                with cgutils.for_range(builder, trip[0]):
+                    at = [builder.load(pointer, typ=_WORD) for pointer in pointers]
+                    multiply_add(at[:-1], at[-1])
+                    for pointer, now, step in zip(pointers, at, steps, strict=True):
+                        builder.store(builder.add(now, step), pointer)
+
         with builder.if_then(has(BIAS)):
             for j in range(n_vectors):
                 added = write.load(bias, j)
