@@ -31,6 +31,15 @@ def test_equals_the_definition_and_its_gradients(rows, steps, heads, features, c
     calls.check_gradients()
 
 
+def test_other_widths_than_the_input_has_and_no_biases():
+    layer = Attention(heads=3, units=6, bias=False)
+    calls = LayerCalls(layer, [sequence(2, 5, 4)])
+    assert [spec.shape for spec in calls.built.params] == [(4, 18), (6, 4)]
+    expected = attention(calls.values["x"], parameters(calls), layer.model_dump())
+    np.testing.assert_allclose(calls.forward(), expected, rtol=1e-12, atol=1e-12)
+    calls.check_gradients()
+
+
 def test_float32_is_as_good_as_float32_allows():
     layer = Attention(heads=2, causal=True)
     calls = LayerCalls(layer, [sequence(2, 70, 24)], np.float32)
