@@ -69,7 +69,8 @@ class Case:
         if len(self.shape) > 1:
             inputs = np.moveaxis(inputs, 2, -1)
         targets = targets.astype(np.float32 if self.kind == "real" else np.int64)
-        weight, ids = np.ones(self.batch, np.float32), np.arange(self.batch)
+        weight = np.ones(targets.shape[1:] if self.kind == "tokens" else self.batch, np.float32)
+        ids = np.arange(self.batch)
         return [
             Batch(np.ascontiguousarray(inputs[i], np.float32), targets[i].copy(), weight, ids, i, 0)
             for i in range(len(inputs))
