@@ -47,7 +47,8 @@ split = {validation = 0.1, test = 0.2}   # fractions of the rows, drawn by run.s
 layers = [
     "flatten",                                  # (a, b, c) -> (a*b*c)
     {type = "dense", units = 128},              # initializer = "he_uniform"
-    "relu",                                     # or "tanh", "sigmoid", "gelu", {type = "leaky_relu", slope = 0.01}
+    "relu",                                     # or "tanh", "sigmoid", "gelu", "silu", "softplus", "softmax",
+                                                # {type = "leaky_relu", slope = 0.01}, {type = "elu", alpha = 1.0}
     {type = "dropout", rate = 0.1},             # during training sets this fraction to zero
     {type = "dense", units = 10},               # the last layer: one output a class, or one a target value
 ]
@@ -61,13 +62,8 @@ layers = [
                                   # {type = "attention", heads = 4, causal = false, bias = true},
                                   # {type = "lstm", units = 64, return_sequences = true, bidirectional = false},
                                   # {type = "gru", units = 64}, "last_step"
-# preset = "resnet20"             # instead of layers: a whole network, its options beside it (width = 16); one of
-                                  # "mlp" (width = 256, depth = 2, activation = "relu", dropout = 0.0),
-                                  # "resnet8", "resnet14", "resnet20", "resnet32", "resnet56" (width = 16),
-                                  # "cosmoflow" (width = 16, depth = 5, kernel = 2, dropout = 0.0),
-                                  # "unet" (width = 32, depth = 3, channels = 3),
-                                  # "gpt" (width = 128, depth = 4, heads = 4, dropout = 0.0, vocabulary = 96),
-                                  # "lstm" (width = 64, depth = 1, cell = "lstm", dropout = 0.0, each_step = false)
+# preset = "resnet20"             # instead of layers: a whole network, its options beside it: "mlp", "resnet8", "unet",
+                                  # "cosmoflow", "gpt", "lstm", ...; docs/models.md lists layers and presets
 # python = "my_model.py:build"    # instead of layers: a function build(input_shape, outputs) that returns them
 
 # [loss]                          # default: by the target: softmax_cross_entropy for classes, mse for real numbers
