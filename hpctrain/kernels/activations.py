@@ -1,7 +1,7 @@
 """Elementwise activations and their derivatives on flat arrays.
 
 Forward kernels may work in place (y is x), backward kernels too (dx is dy): each element is read before it is written.
-Derivatives are taken from y where that is possible, so that x need not be kept.
+Derivatives are taken from y where that is possible, so that x need not be kept.  The softmax works on rows.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from hpctrain.kernels.jit import kernel
+from hpctrain.kernels.vector_math import erf, exp, expm1, sigmoid, softplus, tanh
 
 _SQRT_HALF = math.sqrt(0.5)
 _INV_SQRT_TWO_PI = 1.0 / math.sqrt(2.0 * math.pi)
@@ -52,7 +53,7 @@ def leaky_relu_backward(y: np.ndarray, dy: np.ndarray, dx: np.ndarray, slope: fl
 def tanh_forward(x: np.ndarray, y: np.ndarray) -> None:
     """y = tanh(x)."""
     for i in range(x.size):
-        y[i] = math.tanh(x[i])
+        y[i] = tanh(x[i])
 
 
 @kernel
@@ -65,11 +66,9 @@ def tanh_backward(y: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
 
 @kernel
 def sigmoid_forward(x: np.ndarray, y: np.ndarray) -> None:
-    """y = 1 / (1 + exp(-x)), by exp of a negative number alone, so that nothing overflows."""
-    one = x.dtype.type(1)
+    """y = 1 / (1 + exp(-x))."""
     for i in range(x.size):
-        e = math.exp(-abs(x[i]))
-        y[i] = one / (one + e) if x[i] >= 0 else e / (one + e)
+        y[i] = sigmoid(x[i])
 
 
 @kernel
@@ -81,11 +80,58 @@ def sigmoid_backward(y: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
 
 
 @kernel
+def softplus_forward(x: np.ndarray, y: np.ndarray) -> None:
+    """y = log(1 + exp(x)) (Dugas et al. 2001)."""
+    for i in range(x.size):
+        y[i] = softplus(x[i])
+
+
+@kernel
+def softplus_backward(y: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
+    """dx = dy (1 - exp(-y)), which is dy / (1 + exp(-x))."""
+    for i in range(y.size):
+        dx[i] = -dy[i] * expm1(-y[i])
+
+
+@kernel
+def elu_forward(x: np.ndarray, y: np.ndarray, alpha: float) -> None:
+    """y = x where x > 0, else alpha (exp(x) - 1) (Clevert, Unterthiner & Hochreiter 2016); alpha > 0."""
+    zero, factor = x.dtype.type(0), x.dtype.type(alpha)
+    for i in range(x.size):
+        below = factor * expm1(x[i])
+        y[i] = x[i] if x[i] > zero else below
+
+
+@kernel
+def elu_backward(y: np.ndarray, dy: np.ndarray, dx: np.ndarray, alpha: float) -> None:
+    """dx = dy where y > 0, else dy (y + alpha), which is dy alpha exp(x)."""
+    zero, factor = dy.dtype.type(0), dy.dtype.type(alpha)
+    for i in range(y.size):
+        dx[i] = dy[i] if y[i] > zero else dy[i] * (y[i] + factor)
+
+
+@kernel
+def silu_forward(x: np.ndarray, y: np.ndarray) -> None:
+    """y = x / (1 + exp(-x)) (Hendrycks & Gimpel 2016; Elfwing et al. 2018; also called swish)."""
+    for i in range(x.size):
+        y[i] = x[i] * sigmoid(x[i])
+
+
+@kernel
+def silu_backward(x: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
+    """dx = dy s (1 + x (1 - s)) with s = 1 / (1 + exp(-x))."""
+    one = dy.dtype.type(1)
+    for i in range(x.size):
+        s = sigmoid(x[i])
+        dx[i] = dy[i] * s * (one + x[i] * (one - s))
+
+
+@kernel
 def gelu_forward(x: np.ndarray, y: np.ndarray) -> None:
     """y = x Phi(x), Phi the normal distribution function (Hendrycks & Gimpel 2016, the exact form)."""
     half, one, scale = x.dtype.type(0.5), x.dtype.type(1), x.dtype.type(_SQRT_HALF)
     for i in range(x.size):
-        y[i] = half * x[i] * (one + math.erf(scale * x[i]))
+        y[i] = half * x[i] * (one + erf(scale * x[i]))
 
 
 @kernel
@@ -94,5 +140,33 @@ def gelu_backward(x: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
     half, one, scale = x.dtype.type(0.5), x.dtype.type(1), x.dtype.type(_SQRT_HALF)
     norm = x.dtype.type(_INV_SQRT_TWO_PI)
     for i in range(x.size):
-        cumulative = half * (one + math.erf(scale * x[i]))
-        dx[i] = dy[i] * (cumulative + x[i] * norm * math.exp(-half * x[i] * x[i]))
+        cumulative = half * (one + erf(scale * x[i]))
+        dx[i] = dy[i] * (cumulative + x[i] * norm * exp(-half * x[i] * x[i]))
+
+
+@kernel
+def softmax_forward(x: np.ndarray, y: np.ndarray) -> None:
+    """y[i, j] = exp(x[i, j] - m_i) / sum_k exp(x[i, k] - m_i), m_i the largest of row i; x, y (n, classes)."""
+    for i in range(x.shape[0]):
+        largest = x[i, 0]
+        for j in range(1, x.shape[1]):
+            largest = x[i, j] if x[i, j] > largest else largest
+        total = x.dtype.type(0)
+        for j in range(x.shape[1]):
+            y[i, j] = exp(x[i, j] - largest)
+        for j in range(x.shape[1]):
+            total += y[i, j]
+        factor = x.dtype.type(1) / total
+        for j in range(x.shape[1]):
+            y[i, j] *= factor
+
+
+@kernel
+def softmax_backward(y: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
+    """dx[i, j] = y[i, j] (dy[i, j] - sum_k y[i, k] dy[i, k])."""
+    for i in range(y.shape[0]):
+        mean = y.dtype.type(0)
+        for j in range(y.shape[1]):
+            mean += y[i, j] * dy[i, j]
+        for j in range(y.shape[1]):
+            dx[i, j] = y[i, j] * (dy[i, j] - mean)

@@ -1,4 +1,4 @@
-"""Activations: elementwise functions without parameters."""
+"""Activations: functions without parameters, elementwise but for the softmax."""
 
 from __future__ import annotations
 
@@ -59,9 +59,53 @@ class Sigmoid(Layer):
         return _elementwise(in_shape, kernels.sigmoid_forward, kernels.sigmoid_backward, "y")
 
 
+class Elu(Layer):
+    """x where x > 0, else `alpha` (exp(x) - 1)."""
+
+    alpha: float = Field(1.0, gt=0.0)
+
+    def build(self, in_shape: Shape) -> BuiltLayer:
+        """Elementwise: out_shape is in_shape."""
+        return _elementwise(in_shape, kernels.elu_forward, kernels.elu_backward, "y", (self.alpha,))
+
+
+class Softplus(Layer):
+    """log(1 + exp(x))."""
+
+    def build(self, in_shape: Shape) -> BuiltLayer:
+        """Elementwise: out_shape is in_shape."""
+        return _elementwise(in_shape, kernels.softplus_forward, kernels.softplus_backward, "y")
+
+
+class Silu(Layer):
+    """x / (1 + exp(-x)), also called swish."""
+
+    def build(self, in_shape: Shape) -> BuiltLayer:
+        """Elementwise: out_shape is in_shape."""
+        return _elementwise(in_shape, kernels.silu_forward, kernels.silu_backward, "x")
+
+
 class Gelu(Layer):
     """x Phi(x) with the normal distribution function (exact, not the tanh approximation)."""
 
     def build(self, in_shape: Shape) -> BuiltLayer:
         """Elementwise: out_shape is in_shape."""
         return _elementwise(in_shape, kernels.gelu_forward, kernels.gelu_backward, "x")
+
+
+class Softmax(Layer):
+    """exp(x) over its sum along the last axis.
+
+    Not for a classifier's last layer: "softmax_cross_entropy" takes its inputs, the logits.
+    """
+
+    def build(self, in_shape: Shape) -> BuiltLayer:
+        """out_shape is in_shape."""  # noqa: D403 (a name in code)
+        row = in_shape[-1:]
+        return BuiltLayer(
+            out_shape=in_shape,
+            forward=Call(kernels.softmax_forward, ("x", "y")),
+            backward=Call(kernels.softmax_backward, ("y", "dy", "dx")),
+            views={"x": row, "y": row, "dx": row, "dy": row},
+            in_place=True,
+        )
