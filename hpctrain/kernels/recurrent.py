@@ -4,8 +4,8 @@ The input's part of every gate comes from one matrix product over all steps (`pr
 gradients; here stay the products with the hidden state, one a step, and the elementwise formulas.  Matrices with a row
 for each step have rows * steps of them, step by step within an example.
 
-The elementwise work is many short loops on purpose: each has few enough arrays for LLVM to prove them apart and to
-vectorise.
+The elementwise work is many short loops on slices on purpose: each has few enough arrays for LLVM to tell apart, and
+indices that cannot be negative (which numba would count from the end), so that it is vectorised.
 """
 
 from __future__ import annotations
@@ -52,21 +52,23 @@ def lstm_forward(
             gate, more, c, h = gates[r * steps + t], added[r], cell[r], state[r]
             for j in range(4 * units):
                 gate[j] += more[j]
+            i, f = gate[:units], gate[units : 2 * units]
+            g, o = gate[2 * units : 3 * units], gate[3 * units :]
             for j in range(2 * units):
                 gate[j] = sigmoid(gate[j])
-            for j in range(2 * units, 3 * units):
-                gate[j] = tanh(gate[j])
-            for j in range(3 * units, 4 * units):
-                gate[j] = sigmoid(gate[j])
             for j in range(units):
-                c[j] = gate[units + j] * c[j] + gate[j] * gate[2 * units + j]
+                g[j] = tanh(g[j])
             for j in range(units):
-                h[j] = gate[3 * units + j] * tanh(c[j])
-            kept, out = cells[r * steps + t], hidden[r * steps + t]
+                o[j] = sigmoid(o[j])
+            for j in range(units):
+                c[j] = f[j] * c[j] + i[j] * g[j]
+            for j in range(units):
+                h[j] = o[j] * tanh(c[j])
+            kept, out = cells[r * steps + t], hidden[r * steps + t, at : at + units]
             for j in range(units):
                 kept[j] = c[j]
             for j in range(units):
-                out[at + j] = h[j]
+                out[j] = h[j]
 
 
 @kernel
@@ -99,26 +101,30 @@ def lstm_backward(
         add_step(dy, d_state, steps, t, at, every, n == steps - 1)
         for r in range(rows):
             gate, step, dh, dc, wide = gates[r * steps + t], d_step[r], d_state[r], d_cell[r], work[r]
+            i, f = gate[:units], gate[units : 2 * units]
+            g, o = gate[2 * units : 3 * units], gate[3 * units :]
+            d_i, d_f = step[:units], step[units : 2 * units]
+            d_g, d_o = step[2 * units : 3 * units], step[3 * units :]
             c = cells[r * steps + t]
             for j in range(units):
                 wide[j] = tanh(c[j])
             for j in range(units):
-                step[3 * units + j] = dh[j] * wide[j] * gate[3 * units + j] * (one - gate[3 * units + j])
+                d_o[j] = dh[j] * wide[j] * o[j] * (one - o[j])
             for j in range(units):
-                dc[j] += dh[j] * gate[3 * units + j] * (one - wide[j] * wide[j])
+                dc[j] += dh[j] * o[j] * (one - wide[j] * wide[j])
             for j in range(units):
-                step[j] = dc[j] * gate[2 * units + j] * gate[j] * (one - gate[j])
+                d_i[j] = dc[j] * g[j] * i[j] * (one - i[j])
             if n > 0:
                 before = cells[r * steps + (t + 1 if reverse else t - 1)]
                 for j in range(units):
-                    step[units + j] = dc[j] * before[j] * gate[units + j] * (one - gate[units + j])
+                    d_f[j] = dc[j] * before[j] * f[j] * (one - f[j])
             else:
                 for j in range(units):
-                    step[units + j] = 0.0
+                    d_f[j] = 0.0
             for j in range(units):
-                step[2 * units + j] = dc[j] * gate[j] * (one - gate[2 * units + j] * gate[2 * units + j])
+                d_g[j] = dc[j] * i[j] * (one - g[j] * g[j])
             for j in range(units):
-                dc[j] *= gate[units + j]
+                dc[j] *= f[j]
             kept = d_gates[r * steps + t]
             for j in range(4 * units):
                 kept[j] = step[j]
@@ -159,21 +165,23 @@ def gru_forward(
             added[:] = 0.0
         for r in range(rows):
             gate, more, h, candidate = gates[r * steps + t], added[r], state[r], candidates[r * steps + t]
+            more_new, reset = more[2 * units :], gate[:units]
+            update, new = gate[units : 2 * units], gate[2 * units :]
             for j in range(units):
-                candidate[j] = more[2 * units + j] + candidate_bias[j]
+                candidate[j] = more_new[j] + candidate_bias[j]
             for j in range(2 * units):
                 gate[j] += more[j]
             for j in range(2 * units):
                 gate[j] = sigmoid(gate[j])
             for j in range(units):
-                gate[2 * units + j] += gate[j] * candidate[j]
-            for j in range(2 * units, 3 * units):
-                gate[j] = tanh(gate[j])
+                new[j] += reset[j] * candidate[j]
             for j in range(units):
-                h[j] = (one - gate[units + j]) * gate[2 * units + j] + gate[units + j] * h[j]
-            out = hidden[r * steps + t]
+                new[j] = tanh(new[j])
             for j in range(units):
-                out[at + j] = h[j]
+                h[j] = (one - update[j]) * new[j] + update[j] * h[j]
+            out = hidden[r * steps + t, at : at + units]
+            for j in range(units):
+                out[j] = h[j]
 
 
 @kernel
@@ -204,23 +212,25 @@ def gru_backward(
         for r in range(rows):
             gate, kept, step = gates[r * steps + t], d_gates[r * steps + t], d_step[r]
             dh, candidate = d_state[r], candidates[r * steps + t]
+            reset, update, new = gate[:units], gate[units : 2 * units], gate[2 * units :]
+            d_reset, d_update, d_hidden_new = step[:units], step[units : 2 * units], step[2 * units :]
+            d_new = kept[2 * units :]
             for j in range(units):
-                new = gate[2 * units + j]
-                kept[2 * units + j] = dh[j] * (one - gate[units + j]) * (one - new * new)
+                d_new[j] = dh[j] * (one - update[j]) * (one - new[j] * new[j])
             for j in range(units):
-                step[j] = kept[2 * units + j] * candidate[j] * gate[j] * (one - gate[j])
+                d_reset[j] = d_new[j] * candidate[j] * reset[j] * (one - reset[j])
             for j in range(units):
-                step[2 * units + j] = kept[2 * units + j] * gate[j]
+                d_hidden_new[j] = d_new[j] * reset[j]
             for j in range(units):
-                step[units + j] = -dh[j] * gate[2 * units + j] * gate[units + j] * (one - gate[units + j])
+                d_update[j] = -dh[j] * new[j] * update[j] * (one - update[j])
             if n > 0:
-                before = hidden[r * steps + (t + 1 if reverse else t - 1)]
+                before = hidden[r * steps + (t + 1 if reverse else t - 1), at : at + units]
                 for j in range(units):
-                    step[units + j] += dh[j] * before[at + j] * gate[units + j] * (one - gate[units + j])
+                    d_update[j] += dh[j] * before[j] * update[j] * (one - update[j])
             for j in range(2 * units):
                 kept[j] = step[j]
             for j in range(units):
-                dh[j] *= gate[units + j]
+                dh[j] *= update[j]
         if n > 0:
             gemm(0, 1, d_step, weight, 1.0, d_state)
 
@@ -232,11 +242,11 @@ def gru_hidden_side(gates: np.ndarray, d_gates: np.ndarray, d_candidate_bias: np
     if beta == 0.0:
         d_candidate_bias[:] = 0.0
     for i in range(gates.shape[0]):
-        slope, gate = d_gates[i], gates[i]
+        slope, gate = d_gates[i, 2 * units :], gates[i]
         for j in range(units):
-            slope[2 * units + j] *= gate[j]
+            slope[j] *= gate[j]
         for j in range(units):
-            d_candidate_bias[j] += slope[2 * units + j]
+            d_candidate_bias[j] += slope[j]
 
 
 @kernel
@@ -244,9 +254,10 @@ def add_step(dy: np.ndarray, d_state: np.ndarray, steps: int, t: int, at: int, e
     """d_state += dy of step t, or where `every` is false, that of the last step."""
     if every or is_last:
         for r in range(d_state.shape[0]):
-            slope, dh = dy[r * steps + t if every else r], d_state[r]
+            dh = d_state[r]
+            slope = dy[r * steps + t if every else r, at : at + dh.size]
             for j in range(dh.size):
-                dh[j] += slope[at + j]
+                dh[j] += slope[j]
 
 
 @kernel
@@ -260,9 +271,9 @@ def states_before(hidden: np.ndarray, before: np.ndarray, steps: int, at: int, r
             for j in range(units):
                 row[j] = 0.0
         else:
-            source = hidden[i + 1 if reverse else i - 1]
+            source = hidden[i + 1 if reverse else i - 1, at : at + units]
             for j in range(units):
-                row[j] = source[at + j]
+                row[j] = source[j]
 
 
 @kernel
