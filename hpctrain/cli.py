@@ -133,7 +133,7 @@ def train(
         typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the job; the value is TOML. Repeatable."),
     ] = None,
     run_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder for the results; without one: a fresh folder in runs/.")
+        str | None, typer.Option(metavar="DIR", help="Folder for the results; without one: a fresh folder in runs/.")
     ] = None,
     resume: Annotated[
         bool,

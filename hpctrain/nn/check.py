@@ -14,7 +14,7 @@ def output_shape(layers: Sequence[Layer], input_shape: Shape) -> Shape:
     """Return the shape of one example's outputs; `UserError` where layers do not fit together or nothing is trained."""
     graph = build_graph(layers, input_shape or (1,))
     if not len(graph.layout()):
-        raise UserError("the model has nothing to train", found=f"{len(layers)} layers, none with parameters")
+        raise UserError("the model has nothing to train", found=_no_parameters(len(layers)))
     return graph.output_shape
 
 
@@ -30,10 +30,16 @@ def check_outputs(
     try:
         loss.check_outputs(out_shape, target_kind, classes, target_shape)
     except UserError as error:
+        if target_kind not in loss.accepts:
+            raise  # no other layer would help
         target = f"{classes} classes" if target_shape == () else f"targets of shape {target_shape}"
         raise UserError(
             f"{_last(layers)} gives outputs of shape {out_shape}, which do not fit {target}\n  {error.message}"
         ) from None
+
+
+def _no_parameters(layers: int) -> str:
+    return "1 layer, without parameters" if layers == 1 else f"{layers} layers, none with parameters"
 
 
 def _last(layers: Sequence[Layer]) -> str:

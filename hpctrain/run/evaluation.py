@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hpctrain.comm.group import Group
 from hpctrain.data.load import load
@@ -12,7 +13,7 @@ from hpctrain.errors import UserError
 from hpctrain.job import Job
 from hpctrain.nn.metrics import by_name
 from hpctrain.nn.model import Model
-from hpctrain.run.master import Prepared, resolve
+from hpctrain.run.master import Prepared, expand_files, open_source, resolve
 from hpctrain.run.network import network
 from hpctrain.run.restore import put_back
 from hpctrain.run.threads import limit_threads
@@ -24,7 +25,7 @@ from hpctrain.training.evaluate import Evaluator
 PARTS = ("test", "validation", "train")
 
 
-def evaluate_run(group: Group, run_dir: Path, data: str | Sequence[str] | None, part: str) -> dict[str, float]:
+def evaluate_run(group: Group, run_dir: Path, data: Sequence[str] | None, part: str) -> dict[str, float]:
     """Return loss and metrics, see `launch.evaluate`.  Collective."""
     checkpoint = prepared = None
     with group.agreed():
@@ -32,7 +33,7 @@ def evaluate_run(group: Group, run_dir: Path, data: str | Sequence[str] | None, 
             raise UserError(f"unknown part {part!r}", allowed=PARTS)
         if group.rank == 0:
             checkpoint = load_weights(run_dir)
-            prepared = _prepare(Job.from_toml(checkpoint.job_toml, f"the job in {checkpoint.path}"), data, part)
+            prepared = _prepare(checkpoint, data, part)
     checkpoint, prepared = group.broadcast_object((checkpoint, prepared), patient=True)
     job, facts = prepared.job, prepared.facts
     limit_threads(job.run.threads_per_rank)
@@ -58,35 +59,73 @@ def evaluate_run(group: Group, run_dir: Path, data: str | Sequence[str] | None, 
 
 
 def load_weights(run_dir: Path) -> Checkpoint:
-    """Return a run's final weights, or those of its latest valid checkpoint while there are none."""
+    """Return a run's final weights, or its latest valid checkpoint's while there are none; says which it takes."""
     if not run_dir.is_dir():
-        raise UserError(f"there is no run folder {run_dir}", hint="name the folder of a run, such as runs/digits-001")
-    try:
-        return checkpoints.load_model(run_dir / "model.h5")
-    except CheckpointError as error:
-        found = checkpoints.latest_valid(run_dir / "checkpoints", lambda path, reason: None)
-        if found is None:
-            raise UserError(
-                f"there are no weights to evaluate in {run_dir}",
-                found=error.reason,
-                allowed="a folder with model.h5 or checkpoints/step-*.h5",
-            ) from None
-        return found
-
-
-def _prepare(job: Job, data: str | Sequence[str] | None, part: str) -> Prepared:
-    """Check the job against the data to evaluate on; other files become the one and only part."""
-    if data is not None:
-        files = data if isinstance(data, str) else list(data)
-        section = job.data.model_copy(
-            update={"files": files, "split": None, "validation_files": None, "test_files": None}
-        )
-        return resolve(job.model_copy(update={"data": section}))
-    prepared = resolve(job)
-    if part not in prepared.facts.rows:
+        found = "a file" if run_dir.exists() else None
         raise UserError(
-            f"the run has no {part} part",
-            found=f"parts: {', '.join(prepared.facts.rows)}",
-            hint="name files to evaluate on with --data",
+            f"there is no run folder {run_dir}", found=found, hint="name a run's folder, as runs/digits-001"
         )
-    return replace(prepared)
+    model = run_dir / "model.h5"
+    why = "the run is not finished"
+    if model.exists():
+        try:
+            return checkpoints.load_model(model)
+        except CheckpointError as error:
+            why = f"{model} cannot be used, {error.reason}"
+    checkpoint = checkpoints.latest_valid(
+        run_dir / "checkpoints", lambda path, reason: _say(f"{path} is skipped: {reason}")
+    )
+    if checkpoint is None:
+        raise UserError(
+            f"there are no weights to evaluate in {run_dir}",
+            found=why if model.exists() else None,
+            allowed="a run's folder, with model.h5 or checkpoints/step-*.h5",
+        )
+    _say(f"{why}: these are the weights after step {checkpoint.step:,} ({checkpoint.path.name})")
+    return checkpoint
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _prepare(checkpoint: Checkpoint, data: Sequence[str] | None, part: str) -> Prepared:
+    """Check the job against the data to evaluate on; other files become the one and only part."""
+    job = Job.from_toml(checkpoint.job_toml, f"the job in {checkpoint.path}")
+    if data is None:
+        prepared = resolve(job)
+        if part not in prepared.facts.rows:
+            raise UserError(
+                f"the run has no {part} part",
+                found=f"parts: {', '.join(prepared.facts.rows)}",
+                hint="name files to evaluate on with --data",
+            )
+        return prepared
+    if part != "test":
+        raise UserError(f"part {part} is one of the run's own data, but other files are named", hint="leave one out")
+    section = job.data.model_copy(
+        update={"files": list(data), "split": None, "validation_files": None, "test_files": None}
+    )
+    job = job.model_copy(update={"data": section})
+    _check_same_kind(job, checkpoint.interface)
+    return resolve(job)
+
+
+def _check_same_kind(job: Job, trained: dict[str, Any]) -> None:
+    """Refuse data of another shape or kind than the network was trained on, in these words and not in a layer's."""
+    with open_source(job, expand_files(job.data.files), trained["target_kind"]) as source:
+        form = source.format
+    found = (tuple(form.input_shape), form.target_kind, form.target_width)
+    wanted = (tuple(trained["input_shape"]), trained["target_kind"], trained["target_width"])
+    if found != wanted:
+        raise UserError(
+            "the data do not have the form that the network was trained on",
+            found=_form(*found),
+            allowed=_form(*wanted),
+            hint="evaluate on files with the datasets of the run's job",
+        )
+
+
+def _form(input_shape: tuple[int, ...], target_kind: str, target_width: int) -> str:
+    targets = "class labels" if target_kind == "class" else f"{target_width} real number(s) as target"
+    return f"inputs of shape {input_shape} and {targets}"

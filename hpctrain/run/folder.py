@@ -39,9 +39,20 @@ class RunFolder:
         """
         if run_dir is None and resume:
             raise UserError("--resume needs the folder of the run", hint="add --run-dir DIR")
+        if run_dir is not None and not str(run_dir):
+            raise UserError("the name of the run folder is empty", hint="is a shell variable in --run-dir not set?")
         try:
             is_new = run_dir is None or not Path(run_dir).exists()
             path = _fresh(Path("runs"), job_name) if run_dir is None else _given(Path(run_dir))
+            if (
+                not is_new
+                and (path / "job.toml").exists()
+                and not is_resolved((path / "job.toml").read_text("utf-8", "replace"))
+            ):
+                raise UserError(
+                    f"{path / 'job.toml'} is not a run's own: it would be overwritten",
+                    hint="choose another folder with --run-dir, or rename that file",
+                )
             folder = cls(path, _take_lock(path), is_new)
             try:
                 folder._check(resume)
@@ -131,6 +142,11 @@ class RunFolder:
 
     def __exit__(self, *details: object) -> None:
         self.close()
+
+
+def is_resolved(job_toml: str) -> bool:
+    """Whether a job file is one that a run has written (its first line says so), and not a person's own."""
+    return job_toml.startswith("# A job of hpctrain") and "every default filled in" in job_toml.partition("\n")[0]
 
 
 def results_in(path: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,10 @@ def evaluate(
     group = group or comm.join()
     if data is not None:
         data = [str(path) for path in ([data] if isinstance(data, str | Path) else data)]
+        if not all(data):
+            raise UserError(
+                "the name of a data file is empty", hint="is a shell variable in --data not set?", agreed=True
+            )
     return evaluate_run(group, Path(run_dir), data, part)
 
 
@@ -90,7 +95,8 @@ def _train(
     prepared = prepare(group, load_job)
     job = prepared.job
     history = History()
-    with StopSignal() as stop:
+    announce = "stopping with a checkpoint after this step; Ctrl-C again ends at once" if group.rank == 0 else None
+    with StopSignal(announce) as stop:
         folder, finished = _open_folder(group, prepared, run_dir or job.run.dir, resume)
         monitors: list[Monitor] = [*extra_monitors]
         try:
@@ -168,6 +174,7 @@ def _say_next(session: Session, result: TrainResult) -> None:
     """Print what a person may want to do next."""
     size, path = session.group.size, result.run_dir
     launch = f"mpirun -n {size} python -m hpctrain" if size > 1 else "python -m hpctrain"
+    path = shlex.quote(str(path))
     if result.stopped_by:
         step = session.trainer.progress.step
         session.say(f"stopped by {result.stopped_by} after step {step:,}; the checkpoint is written")

@@ -9,9 +9,11 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import psutil
+
 from hpctrain.comm.group import Group
 from hpctrain.data.facts import DataFacts
-from hpctrain.data.files import expand
+from hpctrain.data.files import expand, identity
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.errors import UserError, unknown_name
 from hpctrain.job import Job
@@ -76,10 +78,10 @@ def resolve(job: Job, workers: int = 1) -> Prepared:
     `workers` is how many there are, for a schedule that counts them.
     """
     data = job.data
-    files = {"train": _expand(data.files)}
+    files = {"train": expand_files(data.files)}
     for part in ("validation", "test"):
         if (own := getattr(data, f"{part}_files")) is not None:
-            files[part] = _expand(own)
+            files[part] = expand_files(own)
     _check_parts_are_apart(files)
     wanted = _target_kind(job.loss)
     sources = {part: open_source(job, paths, wanted) for part, paths in files.items()}
@@ -101,8 +103,21 @@ def resolve(job: Job, workers: int = 1) -> Prepared:
     check_outputs(layers, out_shape, loss, facts.target_kind, facts.classes, facts.target_shape)
     width = loss.judged_width(facts.target_kind, out_shape, sources["train"].format.positions)
     _check_metrics(job, width, metrics, facts)
+    _check_memory(graph)
     update_table_of(job, graph)  # finds groups that fit no tensor
     return Prepared(job, facts, files)
+
+
+def _check_memory(graph: Graph) -> None:
+    """Refuse a network whose parameters and gradients alone are larger than the machine's memory."""
+    needed, there = 2 * 4 * graph.layout().size, psutil.virtual_memory().total
+    if needed > there:
+        raise UserError(
+            "the network is larger than the memory of this machine",
+            found=f"{graph.layout().size:,} parameters: {needed / 1e9:.0f} GB with their gradients on each rank",
+            allowed=f"less than {there / 1e9:.0f} GB",
+            hint="make its layers smaller",
+        )
 
 
 def _micro_batch(job: Job, graph: Graph) -> int | None:
@@ -118,7 +133,8 @@ def update_table_of(job: Job, graph: Graph) -> UpdateTable:
     return update_table(graph.layout(), decays, job.optimizer.groups, job.optimizer.decay_all)
 
 
-def _expand(files: str | Sequence[str]) -> list[str]:
+def expand_files(files: str | Sequence[str]) -> list[str]:
+    """Return the paths that an entry of the job's data section names."""
     # The job's paths are absolute already: it knows the folder of its file.
     return expand(files if isinstance(files, str) else list(files), os.getcwd())
 
@@ -126,13 +142,13 @@ def _expand(files: str | Sequence[str]) -> list[str]:
 def _check_parts_are_apart(files: dict[str, list[str]]) -> None:
     """Refuse a file that trains and is tested on, by whatever name."""
     keys = {"train": "data.files", "validation": "data.validation_files", "test": "data.test_files"}
-    seen: dict[str, str] = {}
+    seen: dict[object, str] = {}
     for part, paths in files.items():
         for path in paths:
-            real = os.path.realpath(path)
-            if seen.setdefault(real, part) != part:
+            key = identity(path)
+            if seen.setdefault(key, part) != part:
                 raise UserError(
-                    f"one file is in two parts of the data, {keys[seen[real]]} and {keys[part]}",
+                    f"one file is in two parts of the data, {keys[seen[key]]} and {keys[part]}",
                     found=path,
                     allowed="different files: what trains must not judge",
                     hint="use data.split to keep rows of one file apart",
@@ -155,7 +171,9 @@ def _check_labels(width: int, loss: Loss, facts: DataFacts) -> None:
             f"a class label is out of range: {facts.label_max}",
             found=facts.label_max.value,
             allowed=f"0 to {limit - 1}: the network tells {limit} classes apart",
-            hint=f"correct the label, or give the last layer {facts.classes} units",
+            hint='take loss "softmax_cross_entropy" and an output for each class'
+            if one_output
+            else f"correct the label, or give the last layer {facts.classes} units",
         )
 
 

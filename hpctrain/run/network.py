@@ -18,6 +18,7 @@ from hpctrain.nn.layers.flatten import Flatten
 from hpctrain.nn.losses import Loss
 from hpctrain.options import part_from
 
+_MANY_CLASSES = 1000
 DEFAULT_UNITS = (128, 64)  # hidden layers of a job that names no model
 
 
@@ -30,10 +31,21 @@ def network(job: Job, facts: DataFacts, loss: Loss) -> list[Layer]:
         return list(job.model.layers)
     if job.model.preset is not None:
         return job.model.preset.layers(facts.input_shape, outputs)
+    _check_number_of_classes(facts)
     layers: list[Layer] = [Flatten()] if len(facts.input_shape) > 1 else []
     for units in DEFAULT_UNITS:
         layers += [Dense(units=units), Relu()]
     return [*layers, Dense(units=outputs)]
+
+
+def _check_number_of_classes(facts: DataFacts) -> None:
+    """Refuse to make a default network for one absurd label: it would need more memory than there is."""
+    if facts.classes and facts.classes > max(_MANY_CLASSES, facts.rows["train"]):
+        raise UserError(
+            f"a class label is too large for the default network: {facts.label_max}",
+            found=f"{facts.classes:,} outputs for {facts.rows['train']:,} training rows",
+            hint="number the classes 0, 1, 2, ... without gaps, or write the layers yourself in [model]",
+        )
 
 
 def interface_of(facts: DataFacts) -> dict[str, object]:

@@ -12,6 +12,7 @@ from typing import Any
 from hpctrain.comm.group import Group
 from hpctrain.data.load import load
 from hpctrain.data.loader import BatchLoader
+from hpctrain.errors import UserError
 from hpctrain.monitor.base import EvaluationReport, Monitor, RunInfo
 from hpctrain.nn.metrics import by_name
 from hpctrain.nn.model import Model
@@ -48,6 +49,7 @@ class Session:
         self.monitors = list(monitors)
         self._mention_crowding()
         limit_threads(job.run.threads_per_rank)
+        self._stop = stop
         self.dataset = self._load_data()
         self.model = self._build_model()
         limits = job.clip.model_dump(exclude_none=True)
@@ -265,6 +267,8 @@ class _LoadProgress:
         self._next = time.monotonic() + every_s
 
     def __call__(self, fraction: float) -> None:
+        if self._session._stop.requested:
+            raise UserError(f"stopped by {self._session._stop.requested} while the data was read: nothing was trained")
         if time.monotonic() >= self._next:
             self._session.say(f"reading data: {fraction:.0%}")
             self._next = time.monotonic() + self._every_s

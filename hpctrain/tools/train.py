@@ -12,14 +12,16 @@ if TYPE_CHECKING:
     from hpctrain.job import Job
 
 
-def command(job: Path | None, overrides: Sequence[str], run_dir: Path | None, resume: bool) -> int:
+def command(job: Path | None, overrides: Sequence[str], run_dir: str | Path | None, resume: bool) -> int:
     """Train on all ranks and return the exit code."""
     from hpctrain.run import launch
 
     return launch.run_train(job_loader(job, overrides, run_dir, resume), run_dir, resume)
 
 
-def job_loader(job: Path | None, overrides: Sequence[str], run_dir: Path | None, resume: bool) -> Callable[[], Job]:
+def job_loader(
+    job: Path | None, overrides: Sequence[str], run_dir: str | Path | None, resume: bool
+) -> Callable[[], Job]:
     """Return a function that reads the job; it alone touches files, and is called on rank 0 alone."""
 
     def load() -> Job:
@@ -31,7 +33,7 @@ def job_loader(job: Path | None, overrides: Sequence[str], run_dir: Path | None,
     return load
 
 
-def job_path(job: Path | None, run_dir: Path | None, resume: bool) -> Path | None:
+def job_path(job: Path | None, run_dir: str | Path | None, resume: bool) -> Path | None:
     """Return the job file that a command line means, None for the built-in job.
 
     A job file that is named counts; else a run that is resumed has its own; else it is the built-in job.  To resume a
@@ -39,7 +41,7 @@ def job_path(job: Path | None, run_dir: Path | None, resume: bool) -> Path | Non
     """
     if job is not None or not resume or run_dir is None:
         return job
-    path = run_dir / "job.toml"
+    path = Path(run_dir) / "job.toml"
     if not path.is_file():
         raise UserError(
             f"{run_dir} is not the folder of a run: there is no job.toml in it",

@@ -5,6 +5,7 @@ What is done about a request (agreeing on it with the other ranks, the checkpoin
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -26,7 +27,8 @@ class StopSignal:
     notebook's worker, a thread pool) the context does nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, announce: str | None = None) -> None:
+        self._announce = announce  # said on standard error when the first signal comes; None: nothing
         self.requested: str | None = None  # name of the first signal that came
         self._before: dict[str, object] = {}
         self._first_s = 0.0
@@ -58,6 +60,10 @@ class StopSignal:
         if number == signal.SIGINT and again:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
+        if self.requested is None and self._announce:
+            # Not `print`: the signal may have come in the middle of one.
+            with contextlib.suppress(OSError):
+                os.write(2, f"{signal.Signals(number).name}: {self._announce}\n".encode())
         self.request(signal.Signals(number).name)
 
 

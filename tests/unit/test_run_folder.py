@@ -98,9 +98,24 @@ def test_a_folder_with_results_is_refused_without_resume(result: str) -> None:
     assert opened("a", resume=True) == Path("a")  # and the refusal holds no lock
 
 
-def test_a_folder_with_a_job_file_alone_is_taken() -> None:
+def test_a_persons_own_job_file_is_not_overwritten() -> None:
     Path("a").mkdir()
-    Path("a/job.toml").write_text("")
+    Path("a/job.toml").write_text("# mine\n")
+    for resume in (False, True):
+        with pytest.raises(UserError, match=r"a/job.toml is not a run's own"):
+            opened("a", resume=resume)
+    assert Path("a/job.toml").read_text() == "# mine\n"
+    assert not Path("a/checkpoints").exists()
+
+
+def test_an_empty_name_is_refused() -> None:
+    with pytest.raises(UserError, match="shell variable"):
+        opened("")
+
+
+def test_a_folder_with_a_runs_job_file_alone_is_taken() -> None:
+    Path("a").mkdir()
+    Path("a/job.toml").write_text("# A job of hpctrain 0.1.0 with every default filled in: ...\n")
     Path("a/data.h5").write_text("")
     assert opened("a") == Path("a")
 

@@ -1,5 +1,7 @@
 """A trained network used again from Python, and what Python users get wrong."""
 
+import shutil
+
 import h5py
 import numpy as np
 import pytest
@@ -106,3 +108,35 @@ def test_a_builder_may_name_layers_as_a_job_file_does(run):
     named = Job.from_dict({**job.to_dict(), "model": {"python": f"{folder / 'net.py'}:build"}})
     result = train(named, run_dir=folder / "d", group=SingleGroup())
     assert result.weights.keys() == run[2].weights.keys()
+
+
+def test_a_damaged_model_is_said_and_the_checkpoint_taken(run, capsys, tmp_path):
+    folder, _, _ = run
+    shutil.copytree(folder / "a", tmp_path / "a")
+    model = tmp_path / "a" / "model.h5"
+    model.write_bytes(model.read_bytes()[:-100])
+    assert evaluate(tmp_path / "a", folder / "data.h5", group=SingleGroup())["examples"] == 20
+    said = capsys.readouterr().err
+    assert "model.h5 cannot be used, cut off" in said
+    assert "after step 1 (step-00000001.h5)" in said
+
+
+def test_data_of_another_form_are_refused_in_their_own_words(run):
+    folder, _, _ = run
+    with h5py.File(folder / "other.h5", "w") as file:
+        file["x"], file["y"] = np.ones((4, 3, 2), np.float32), np.ones((4, 2), np.float32)
+    with pytest.raises(UserError, match=r"trained on[\s\S]*\(3, 2\)[\s\S]*\(2, 3\)"):
+        evaluate(folder / "a", data=folder / "other.h5", group=SingleGroup())
+
+
+def test_one_absurd_label_is_named_before_it_eats_the_memory(run):
+    folder, job, _ = run
+    with h5py.File(folder / "labels.h5", "w") as file:
+        file["x"] = np.ones((20, 3), np.float32)
+        file["y"] = np.array([0] * 12 + [10_000_000] + [1] * 7)
+    document = job.to_dict()
+    document["data"]["files"] = str(folder / "labels.h5")
+    for section in ("model", "loss", "metrics"):
+        document.pop(section, None)
+    with pytest.raises(UserError, match=r"10000000 in row 12"):
+        train(Job.from_dict(document), run_dir=folder / "e", group=SingleGroup())
