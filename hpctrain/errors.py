@@ -48,9 +48,9 @@ class UserError(HpctrainError):
         return cls(message, agreed=agreed)
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name closest to a misspelled one, or None when none is close."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the known name closest to a misspelled one, or None when none is as alike as `cutoff` (0 to 1)."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return close[0] if close else None
 
 

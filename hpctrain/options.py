@@ -36,6 +36,18 @@ class Part(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
 
+    @pydantic.field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
+        """Refuse true and false where numbers are wanted; Python, and so pydantic, takes them for 1 and 0."""
+        items = value if isinstance(value, (list, tuple)) else (value,)
+        if any(isinstance(item, bool) for item in items):
+            types = _types_in(cls.model_fields[info.field_name].annotation)
+            if bool not in types and types & {int, float}:
+                number = "a number" if float in types else "a whole number"
+                raise ValueError(f"must be {number}" if items[0] is value else f"each must be {number}")
+        return value
+
     @classmethod
     def checked(cls: type[P], options: dict[str, Any], where: str) -> P:
         """Build from a mapping; `where` is the dotted key of the section, used in the error ("optimizer")."""
@@ -97,6 +109,12 @@ def known_keys(part: type[pydantic.BaseModel], path: list[str]) -> list[str]:
             return []
         part = inner
     return list(part.model_fields)
+
+
+def _types_in(annotation: Any) -> set[Any]:
+    """Return the plain types that an annotation is made of: {int, NoneType} for `list[int] | None`."""
+    inner = get_args(annotation)
+    return {annotation} if not inner else set().union(*(_types_in(item) for item in inner))
 
 
 def _section_in(annotation: Any) -> type[pydantic.BaseModel] | None:

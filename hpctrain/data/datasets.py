@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import h5py
 import numpy as np
 
+from hpctrain.data.virtual import check_virtual
 from hpctrain.errors import UserError, nearest
 
 _LISTED = 40  # names in a message
@@ -16,7 +17,8 @@ def find_dataset(file: h5py.File, path: str, role: str) -> h5py.Dataset:
     """Return the dataset of numbers at a path; `role` is the job key that named it ("data.input").
 
     Raises `UserError` for a missing name (lists the datasets that are there), a group, text, records, references, a
-    scalar, an empty dataspace, rows without a number in them, or a compression filter that HDF5 does not have here.
+    scalar, an empty dataspace, rows without a number in them, a compression filter that HDF5 does not have here, or a
+    virtual dataset without its sources.
     """
     where = f"{role} = {path!r}"
     try:
@@ -24,14 +26,20 @@ def find_dataset(file: h5py.File, path: str, role: str) -> h5py.Dataset:
     except (KeyError, ValueError):
         raise _missing(file, path, where) from None
     if not isinstance(found, h5py.Dataset):
+        is_group = isinstance(found, h5py.Group)
+        inside = _listing(found) if is_group else ""
+        there = inside or _listing(file)
         raise UserError(
-            f"{where} is a group, not a dataset, in {file.filename}",
-            allowed=_listing(found) or "the file has no datasets",
-            hint="name one of its datasets",
+            f"{where} is a {'group' if is_group else 'type'}, not a dataset, in {file.filename}",
+            found="a group without datasets" if is_group and not inside else None,
+            allowed=there or "the file has no datasets",
+            hint="name one of these datasets" if there else None,
         )
     _check_type(found, where)
     _check_shape(found, where)
     _check_filters(found, where)
+    if found.is_virtual:
+        check_virtual(found, where)
     return found
 
 

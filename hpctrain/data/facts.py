@@ -9,7 +9,7 @@ import numpy as np
 
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.data.sharding import Split
-from hpctrain.data.values import counts
+from hpctrain.data.values import bad_label, counts
 from hpctrain.errors import UserError
 
 _BLOCK_LABELS = 1 << 18
@@ -25,8 +25,13 @@ class Label:
     file: str
     dataset: str
 
+    @property
+    def place(self) -> str:
+        """Where it stands, in words."""
+        return f"row {self.row} of {self.dataset!r} in {self.file}"
+
     def __str__(self) -> str:
-        return f"{self.value} in row {self.row} of {self.dataset!r} in {self.file}"
+        return f"{self.value} in {self.place}"
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ class DataFacts:
             if source.format != train.format:
                 raise UserError(
                     f"the {part} files do not fit the training files",
-                    found=f"{part}: {source.format}; training: {train.format}",
+                    found=f"{source.format} in {source.files[0]}, but {train.format} in {train.files[0]}",
                     allowed="inputs of the same shape and targets of the same kind and width",
                 )
         held = Split(len(train), seed, *split).counts
@@ -111,7 +116,10 @@ def _labels(sources: list[Hdf5Source]) -> dict[str, object]:
             labels = targets[:rows].reshape(-1)[at]
             first = int(np.argmin(labels))
             if low is None or labels[first] < low.value:
-                low = _label(source, int(labels[first]), lo + int(at[first]) // form.target_width)
+                row = lo + int(at[first]) // form.target_width
+                low = _label(source, int(labels[first]), row)
+                if low.value < 0:
+                    raise bad_label(source.stored_label(row, low.value), low.place)
             first = int(np.argmax(labels))
             if high is None or labels[first] > high.value:
                 high = _label(source, int(labels[first]), lo + int(at[first]) // form.target_width)
@@ -123,13 +131,6 @@ def _labels(sources: list[Hdf5Source]) -> dict[str, object]:
             "no label counts: every one has the weight 0",
             allowed="at least one label with a weight above 0",
             hint="check data.weight, data.mask and data.ignore_label",
-        )
-    if low.value < 0:
-        raise UserError(
-            "a class label is negative",
-            found=str(low),
-            allowed="labels 0, 1, 2, ...",
-            hint="number the classes from 0; rows or positions without a label can be marked with data.ignore_label",
         )
     classes = high.value + 1
     missing = sorted(set(range(classes)) - seen) if classes <= _MOST_CLASSES else []

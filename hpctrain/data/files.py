@@ -12,6 +12,8 @@ from hpctrain.errors import UserError, nearest
 
 BUILTIN = "builtin:"
 _BUILTIN_FOLDER = Path(__file__).parent / "builtin"
+_LISTED = 10  # files in a message
+_LOOKED_AT = 1000  # files of a folder, at most, that are opened to see what they are
 
 
 def expand(files: str | list[str], base: str | os.PathLike[str]) -> list[str]:
@@ -24,12 +26,23 @@ def expand(files: str | list[str], base: str | os.PathLike[str]) -> list[str]:
     paths = [path for entry in ([files] if isinstance(files, str) else files) for path in _expand_one(entry, base)]
     if not paths:
         raise UserError("data.files names no file", allowed="a path, a glob pattern, or a list of these")
-    twice = sorted({path for path in paths if paths.count(path) > 1})
-    if twice:
-        raise UserError("data.files names a file twice, so its rows would count twice", found=twice[0])
+    seen: dict[object, str] = {}
     for path in paths:
         check_file(path)
+        if (key := identity(path)) in seen:
+            first = seen[key]
+            raise UserError(
+                "data.files names a file twice, so its rows would count twice",
+                found=path if path == first else f"{path} is the same file as {first}",
+            )
+        seen[key] = path
     return paths
+
+
+def identity(path: str) -> object:
+    """Return a key that is equal for two paths of one file, be they the same, symbolic links or hard links."""
+    status = os.stat(path)
+    return (status.st_dev, status.st_ino) if status.st_ino else os.path.realpath(path)
 
 
 def _expand_one(entry: str, base: Path) -> list[str]:
@@ -44,18 +57,38 @@ def _expand_one(entry: str, base: Path) -> list[str]:
         return [path]
     found = sorted(match for match in glob.glob(path, recursive=True) if not os.path.isdir(match))
     if not found:
-        raise UserError(f"no file matches {entry!r}", found=f"nothing under {path}", hint="check the pattern")
+        raise _no_match(entry, path)
     return found
+
+
+def _no_match(entry: str, path: str) -> UserError:
+    folder = Path(path)
+    while glob.has_magic(str(folder)) and not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        return UserError(f"no file matches {entry!r}", found=f"there is no folder {folder}", hint="check the pattern")
+    files = [file.name for file in sorted(folder.iterdir())[:_LOOKED_AT] if file.is_file() and h5py.is_hdf5(file)]
+    if len(files) > _LISTED:
+        files[_LISTED:] = [f"... and {len(files) - _LISTED} more"]
+    there = f"the HDF5 files in {folder} are {', '.join(files)}" if files else f"there is no HDF5 file in {folder}"
+    return UserError(f"no file matches {entry!r}", found=there, hint="check the pattern")
 
 
 def check_file(path: str) -> None:
     """Raise a `UserError` unless the path is a readable, nonempty HDF5 file."""
     if not os.path.exists(path):
-        folder = os.path.dirname(path)
+        folder, name = os.path.split(path)
         hint = "in a job file, relative paths start at the job file's folder; on the command line, at the current one"
         if not os.path.isdir(folder):
             raise UserError(f"data file not found: {path}", found=f"there is no folder {folder}", hint=hint)
-        guess = nearest(os.path.basename(path), os.listdir(folder))
+        if os.path.islink(path):
+            raise UserError(
+                f"data file not found: {path}", found=f"it is a link to {os.readlink(path)}, which is not there"
+            )
+        # Compared without their endings, which make all names alike; of several files with one stem, HDF5 files count.
+        others = sorted(os.listdir(folder), key=lambda other: (other.endswith((".h5", ".hdf5")), other))
+        stems = {Path(other).stem: other for other in others if other != name}
+        guess = stems.get(nearest(Path(name).stem, stems, cutoff=0.7))
         raise UserError(f"data file not found: {path}", hint=f"did you mean {guess!r}?" if guess else hint)
     if os.path.isdir(path):
         raise UserError(

@@ -27,6 +27,15 @@ class RowFormat:
     target_shape: tuple[int, ...] = ()
     weight_shape: tuple[int, ...] | None = None
 
+    def __str__(self) -> str:
+        if self.target_kind == "real":
+            one_axis = f"{self.target_width} real target{'s' * (self.target_width != 1)}"
+            target = one_axis if len(self.target_shape) == 1 else f"real targets of shape {self.target_shape}"
+        else:
+            target = f"class labels of shape {self.target_shape}" if self.target_shape else "class labels"
+        weights = "" if self.weight_shape is None else f", weights of shape {self.weight_shape}"
+        return f"inputs of shape {self.input_shape} and {target}{weights}"
+
     @property
     def input_size(self) -> int:
         """Numbers in one row of the inputs (float32: as many 32-bit words)."""

@@ -15,7 +15,7 @@ import numpy as np
 from hpctrain.data.datasets import find_dataset, type_name
 from hpctrain.data.files import open_file
 from hpctrain.data.format import Arrays, RowFormat
-from hpctrain.data.values import bad_value, bad_weight, first_bad, weight_error
+from hpctrain.data.values import bad_label, bad_value, bad_weight, counts, first_bad, weight_error
 from hpctrain.errors import UserError
 
 _CACHE_BYTES = (1 << 20, 96 << 20)  # least and most for one dataset's cache of decoded chunks
@@ -100,7 +100,7 @@ class Hdf5Source:
         elif form != self.format:
             raise UserError(
                 "the data files do not fit together",
-                found=f"{_describe(self.format)} in {self._files[0].path}, but {_describe(form)} in {path}",
+                found=f"{self.format} in {self._files[0].path}, but {form} in {path}",
                 allowed="the same shape and kind in all files",
             )
         datasets = (inputs, targets, *weights.values())
@@ -244,7 +244,17 @@ class Hdf5Source:
         if found:
             row, where = found
             name, values = (self.input, inputs) if where == "input" else (self.target, targets)
-            raise bad_value(values[row], self._place(name, first_row + row))
+            place = self._place(name, first_row + row)
+            if values is targets and self.target_kind == "class":
+                labels, its_weight = targets[row : row + 1].reshape(1, -1), weight[row : row + 1]
+                label = int(labels[counts(self.format, labels, its_weight)].min())
+                raise bad_label(self.stored_label(first_row + row, label), place)
+            raise bad_value(values[row], place)
+
+    def stored_label(self, row: int, label: int) -> int:
+        """Return a label of a row as the file has it: read as int64, one above int64's largest becomes negative."""
+        file = next(file for file in self._files if file.first <= row < file.stop)
+        return label % 2**64 if self._file(file)[self.target].dtype.kind == "u" else label
 
     def _place(self, name: str, row: int) -> str:
         path, row_in_file = self.locate(row)
@@ -269,19 +279,6 @@ class Hdf5Source:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def _describe(form: RowFormat) -> str:
-    if form.target_kind == "real":
-        target = (
-            f"{form.target_width} real target(s)"
-            if len(form.target_shape) == 1
-            else (f"real targets of shape {form.target_shape}")
-        )
-    else:
-        target = f"class labels of shape {form.target_shape}" if form.target_shape else "class labels"
-    weights = "" if form.weight_shape is None else f", weights of shape {form.weight_shape}"
-    return f"inputs of shape {form.input_shape} and {target}{weights}"
 
 
 def _read(dataset: h5py.Dataset, lo: int, hi: int, out: np.ndarray, path: str) -> None:

@@ -35,20 +35,26 @@ def counts(form: RowFormat, targets: np.ndarray, weight: np.ndarray) -> np.ndarr
 
 
 def bad_value(values: np.ndarray, place: str) -> UserError:
-    """Return the error for a row of inputs or targets that has a bad value."""
-    if values.dtype == np.int64:
-        return UserError(
-            f"a class label is negative: {place}",
-            found=int(values[values < 0][0]) if values.ndim else int(values),
-            allowed="labels 0, 1, 2, ...",
-            hint="number the classes from 0; rows or positions without a label can be marked with data.ignore_label",
-        )
+    """Return the error for a row of inputs or real targets that has a bad value."""
     what = "NaN" if np.isnan(values).any() else "an infinite number (after the conversion to float32)"
     return UserError(
         f"{what} in the data: {place}",
         found=f"the first such row; {np.count_nonzero(~np.isfinite(values))} of its {values.size} values",
         allowed="finite numbers",
         hint="fill or remove missing values before training",
+    )
+
+
+def bad_label(label: int, place: str) -> UserError:
+    """Return the error for a class label, as it is in the file, that is negative or above int64's largest."""
+    hint = "number the classes from 0; rows or positions without a label can be marked with data.ignore_label"
+    if label > 0:
+        hint += f"; {2**64 - 1} is what -1 becomes in an unsigned type"
+    return UserError(
+        f"a class label is {'negative' if label < 0 else 'too large'}: {place}",
+        found=label,
+        allowed="labels 0, 1, 2, ...",
+        hint=hint,
     )
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpctrain.monitor.base import EvaluationReport, RunInfo
-from hpctrain.monitor.words import clock, compact, count, is_table, metric, seconds
+from hpctrain.monitor.words import clock, compact, count, counted, is_table, metric, seconds
 
 _MOST_CLASSES = 20  # of a confusion matrix on the console
 
@@ -65,18 +65,17 @@ def start_summary(info: RunInfo, framed: bool) -> RenderableType:
 
 
 def _facts(info: RunInfo) -> list[tuple[str, str]]:
-    ranks = f"{count(info.world_size)} rank{'s' * (info.world_size != 1)}"
-    nodes = f"{count(info.nodes)} node{'s' * (info.nodes != 1)}"
     rest = [
         f"{count(number)} {part}"
         for part, number in (("validation", info.validation_examples), ("test", info.test_examples))
         if number
     ]
+    examples = " examples" if rest or info.train_examples != 1 else " example"
     rows = [
         ("job", info.job_name),
-        ("ranks", f"{ranks} on {nodes}"),
-        ("model", f"{count(info.parameters)} parameters"),
-        ("data", ", ".join([f"{count(info.train_examples)} training", *rest]) + " examples"),
+        ("ranks", f"{counted(info.world_size, 'rank')} on {counted(info.nodes, 'node')}"),
+        ("model", counted(info.parameters, "parameter")),
+        ("data", ", ".join([f"{count(info.train_examples)} training", *rest]) + examples),
         ("steps", f"{count(info.total_steps)}: {_epochs(info)}, global batch {count(info.global_batch)}"),
         ("strategy", info.strategy),
         ("folder", str(info.run_dir)),
@@ -107,7 +106,11 @@ def end_summary(
             if is_table(values[name])
         ]
     finished = "finished" if summary.get("finished", True) else "stopped"
-    times = [f"{finished} after {count(summary.get('steps'))} steps in {seconds(summary.get('wall_s'))}"]
+    before = summary.get("resumed_from_step") or 0
+    steps = counted(summary.get("steps"), "step") + (
+        f", {count(summary['steps'] - before)} of them now," if before else ""
+    )
+    times = [f"{finished} after {steps} in {seconds(summary.get('wall_s'))}"]
     if summary.get("compile_s"):
         times.append(f"compiling {seconds(summary['compile_s'])}")
     if summary.get("examples_per_s") is not None:

@@ -13,6 +13,11 @@ def count(value: float | None) -> str:
     return _guarded(value, lambda number: f"{round(number):,}")
 
 
+def counted(value: float | None, noun: str) -> str:
+    """Return a number of things: 1 step, 2 steps, 1,234 steps."""
+    return f"{count(value)} {noun}{'s' * (value != 1)}"
+
+
 def compact(value: float | None) -> str:
     """Return a number in three figures with a unit prefix: 987, 12.3 k, 4.56 M."""
 
