@@ -113,8 +113,9 @@ def known_keys(part: type[pydantic.BaseModel], path: list[str]) -> list[str]:
 
 def _types_in(annotation: Any) -> set[Any]:
     """Return the plain types that an annotation is made of: {int, NoneType} for `list[int] | None`."""
-    inner = get_args(annotation)
-    return {annotation} if not inner else set().union(*(_types_in(item) for item in inner))
+    if inner := get_args(annotation):
+        return set().union(*(_types_in(item) for item in inner))
+    return {annotation} if isinstance(annotation, type) else set()
 
 
 def _section_in(annotation: Any) -> type[pydantic.BaseModel] | None:
