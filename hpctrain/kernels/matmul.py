@@ -8,8 +8,8 @@ bits whatever rows stand beside it.
 
 Blocking (after Goto & van de Geijn, ACM TOMS 34, 2008): k in blocks of at most K_BLOCK, so that a panel of B (a k block
 x 32 columns) stays in L1; a panel is packed where it is transposed, or used often enough to pay.  Tiles of 12 or 8 rows
-go down a panel.  The columns of a transposed A are far apart in memory, often by a power of two, which the cache takes
-badly: they are packed, M_BLOCK at a time.
+go down a panel.  Rows (or columns, of a transposed A) that are far apart, often by a power of two, are taken badly by
+the cache: they are packed, M_BLOCK at a time.  What is packed, and how many rows there are, changes no bit of a sum.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from hpctrain.kernels.microkernel import ADD, BIAS, LANES, RELU, emit_tile
 from hpctrain.kernels.packing import PANEL, pack_columns, pack_rows, stack_floats
 from hpctrain.kernels.shared import shared
 
-K_BLOCK, M_BLOCK = 256, 144
+K_BLOCK, M_BLOCK = 256, 264
 PACK_B_FROM_ROWS = 48  # packing a panel costs about as much as 4 rows of products
-PACK_A_FROM_COLUMNS, PACK_A_FROM_STRIDE = 128, 256
+PACK_A_FROM_STRIDE = 256
+PACK_A_FROM_COLUMNS, PACK_TRANSPOSED_A_FROM_COLUMNS = 256, 128
 BLAS_FROM_RESULTS = 1 << 20  # of A^T B
 
 _PANEL_FLOATS = K_BLOCK * PANEL
@@ -72,20 +73,32 @@ _call_panel_rows = shared(_panel_rows, "panel_rows")
 
 
 @kernel(cache=False)
-def _pack_a(m, k, a, ld, to):  # noqa: ANN001, ANN202
-    """Put the columns of a transposed A in the order in which tiles read them: tile after tile, each (k, its rows)."""
+def _pack_a(m, k, a, ars, acs, to):  # noqa: ANN001, ANN202
+    """Put A's rows in the order in which tiles read them: tile after tile, each (k, its rows)."""
     i = 0
     while i < m:
         rows = _rows_of_tile(m - i, PANEL)
-        pack_rows(a + 4 * i, ld, k, min(rows, m - i), to + 4 * i * k, rows)
+        count, place = min(rows, m - i), to + 4 * i * k
+        if ars == 1:
+            pack_rows(a + 4 * i, acs, k, count, place, rows)
+        else:
+            pack_columns(a + 4 * i * ars, ars, k, count, place, rows)
         i += rows
+
+
+@kernel(cache=False)
+def _packs_a(m, n, ars, acs):  # noqa: ANN001, ANN202
+    """Whether packing A pays: its lines are far apart, and there are enough columns of B to share the work."""
+    if ars == 1:
+        return acs >= PACK_A_FROM_STRIDE and n >= PACK_TRANSPOSED_A_FROM_COLUMNS
+    return ars >= PACK_A_FROM_STRIDE and n >= PACK_A_FROM_COLUMNS and m >= PACK_B_FROM_ROWS
 
 
 def _multiply(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias):  # noqa: ANN001, ANN202
     panel, tiles = stack_floats(_PANEL_FLOATS), stack_floats(_TILES_FLOATS)
     k_blocks = max(1, -(-k // K_BLOCK))
     k_step = -(-k // k_blocks)
-    packs_a = ars == 1 and acs >= PACK_A_FROM_STRIDE and n >= PACK_A_FROM_COLUMNS
+    packs_a = _packs_a(m, n, ars, acs)
     m_step = max(1, m)
     if packs_a and m > M_BLOCK:
         m_step = -(-m // (12 * -(-m // M_BLOCK))) * 12
@@ -99,7 +112,7 @@ def _multiply(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias):  # noqa: A
             rows = min(m_step, m - i)
             at = a + 4 * (i * ars + p * acs)
             if packs_a:
-                _pack_a(rows, depth, at, acs, tiles)
+                _pack_a(rows, depth, at, ars, acs, tiles)
                 at = tiles
             for j in range(0, n, PANEL):
                 columns = min(PANEL, n - j)

@@ -29,8 +29,8 @@ def emit_tile(typingctx, mr, nr, arguments):  # noqa: ANN001, ANN201 (numba's ty
         C[i, j] = sum over p < k of A[i ars + p acs] B[p bks + j],  i < rows <= mr, j < columns <= 16 nr
 
     `a b c bias` are addresses (`array.ctypes.data`), everything else counts elements; `ldc` is the distance of C's
-    rows.  `mode` is a sum of ADD (the sum starts from what C holds, else C is only written), BIAS (bias[j] is added
-    after the sum) and RELU (the result is max(0, .) after that; NaN stays NaN).  Nothing outside of the given rows and
+    rows.  `mode` is a sum of ADD (what C holds is added to the sum; else C is only written), BIAS (bias[j] is added
+    after that) and RELU (the result is max(0, .) after that; NaN stays NaN).  Nothing outside of the given rows and
     columns is read or written.  Each sum is taken in the order of p, whatever the tile's size.  At least one row and
     column; it needs mr nr + nr + 1 vector registers to be fast.
     """
@@ -65,28 +65,23 @@ class _Tile:
     def emit(self) -> None:
         builder = self.builder
         c_rows = self._row_addresses(self.c, self.ldc)
-        self._start(c_rows)
+        # C is wanted at the end; until then its lines can be on their way.
+        for row in c_rows:
+            for j in range(self.nr):
+                self._prefetch(row, j)
+        for sums in self.sums:
+            for total in sums:
+                builder.store(self.zero, total)
         with cgutils.for_range(builder, self.k) as loop:
             self._multiply_add(
                 builder.add(self.a, builder.mul(loop.index, self.acs)),
                 builder.add(self.b, builder.mul(loop.index, self.bks)),
             )
-        self._finish()
+        self._finish(c_rows)
         for i in range(self.mr):
             with self._if_row(i):
                 for j in range(self.nr):
                     self._store(builder.load(self.sums[i][j], typ=_VECTOR), c_rows[i], j)
-
-    def _start(self, c_rows: list[ir.Value]) -> None:
-        with self.builder.if_else(self._has(ADD)) as (adding, storing):
-            with adding:
-                for i in range(self.mr):
-                    for j in range(self.nr):
-                        self.builder.store(self._load(c_rows[i], j), self.sums[i][j])
-            with storing:
-                for i in range(self.mr):
-                    for j in range(self.nr):
-                        self.builder.store(self.zero, self.sums[i][j])
 
     def _multiply_add(self, a: ir.Value, b: ir.Value) -> None:
         builder = self.builder
@@ -99,8 +94,13 @@ class _Tile:
                 total = builder.load(self.sums[i][j], typ=_VECTOR)
                 builder.store(builder.call(self.fma, [everywhere, vectors[j], total]), self.sums[i][j])
 
-    def _finish(self) -> None:
+    def _finish(self, c_rows: list[ir.Value]) -> None:
         builder = self.builder
+        with builder.if_then(self._has(ADD)):
+            for i in range(self.mr):
+                for j in range(self.nr):
+                    total = builder.load(self.sums[i][j], typ=_VECTOR)
+                    builder.store(builder.fadd(self._load(c_rows[i], j), total), self.sums[i][j])
         with builder.if_then(self._has(BIAS)):
             for j in range(self.nr):
                 bias = self._load(self.bias, j)
@@ -137,6 +137,12 @@ class _Tile:
         kind = ir.FunctionType(ir.VoidType(), [_VECTOR, pointer.type, _INT32, self.masks[j].type])
         function = cgutils.get_or_insert_function(self.builder.module, kind, f"llvm.masked.store.v{LANES}f32.p0")
         self.builder.call(function, [value, pointer, ir.Constant(_INT32, 4), self.masks[j]])
+
+    def _prefetch(self, address: ir.Value, j: int) -> None:
+        pointer = self._pointer(address, j)
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, _INT32, _INT32, _INT32])
+        function = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
+        self.builder.call(function, [pointer, *(ir.Constant(_INT32, value) for value in (1, 3, 1))])
 
     def _pointer(self, address: ir.Value, j: int) -> ir.Value:
         moved = self.builder.add(address, self._word(4 * LANES * j))

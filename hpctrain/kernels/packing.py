@@ -50,7 +50,7 @@ def pack_rows(source, stride, rows, columns, to, width):  # noqa: ANN001, ANN201
 def pack_columns(source, stride, rows, columns, to, width):  # noqa: ANN001, ANN201
     """to[p, j] = B[j, p] for p < rows, j < columns <= width, else 0; B's rows are `stride` floats apart.
 
-    width is 16 or PANEL; rows up to the next multiple of 16 are overwritten.
+    width <= 16, or PANEL; rows up to the next multiple of 16 are overwritten, and up to 15 floats behind those.
     """
     for p in range(0, rows, LANES):
         for j in range(0, width, LANES):
@@ -74,6 +74,7 @@ def _copy_row(typingctx, to, source, columns, wide):  # noqa: ANN001, ANN202
         def copy(j):  # noqa: ANN001, ANN202
             mask = _first_lanes(builder, builder.sub(columns, ir.Constant(_WORD, LANES * j)))
             value = _masked_load(builder, builder.add(source, ir.Constant(_WORD, 4 * LANES * j)), mask)
+            _prefetch(builder, builder.add(source, ir.Constant(_WORD, 4 * (PANEL + LANES * j))))
             builder.store(value, _pointer(builder, builder.add(to, ir.Constant(_WORD, 4 * LANES * j))), align=4)
 
         copy(0)
@@ -96,7 +97,9 @@ def _transpose_tile(typingctx, to, to_stride, source, stride, rows, columns):  #
         for j in range(LANES):
             present = builder.icmp_signed("<", ir.Constant(_WORD, j), rows)
             mask = builder.select(present, inside, nowhere)
-            tile.append(_masked_load(builder, builder.add(source, builder.mul(stride, ir.Constant(_WORD, j))), mask))
+            row = builder.add(source, builder.mul(stride, ir.Constant(_WORD, j)))
+            tile.append(_masked_load(builder, row, mask))
+            _prefetch(builder, builder.add(row, builder.mul(stride, ir.Constant(_WORD, PANEL))))
         # log2(16) rounds: each interleaves rows 8 apart, which rotates the bits of (row, lane) by one.
         for _ in range(4):
             low = ir.Constant(ir.VectorType(_INT32, LANES), [half for i in range(8) for half in (i, 16 + i)])
@@ -112,6 +115,14 @@ def _transpose_tile(typingctx, to, to_stride, source, stride, rows, columns):  #
 
 def _pointer(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
     return builder.inttoptr(address, _VECTOR.as_pointer())
+
+
+def _prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
+    """Ask for the line at an address (which may lie outside of the array) to be brought into L2."""
+    pointer = _pointer(builder, address)
+    kind = ir.FunctionType(ir.VoidType(), [pointer.type, _INT32, _INT32, _INT32])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    builder.call(function, [pointer, ir.Constant(_INT32, 0), ir.Constant(_INT32, 2), ir.Constant(_INT32, 1)])
 
 
 def _first_lanes(builder: ir.IRBuilder, count: ir.Value) -> ir.Value:
