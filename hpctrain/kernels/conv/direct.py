@@ -16,17 +16,16 @@ from __future__ import annotations
 import numpy as np
 
 from hpctrain.kernels.conv.sizes import Sizes, phase
+from hpctrain.kernels.conv.strip import ALONE, Goal, Grid, strip
 from hpctrain.kernels.conv.tile import (
     ACCUMULATE,
     LANES,
-    Goal,
     Trips,
     Walk,
     address,
     address_of_one,
     copy_bytes,
     item_bytes,
-    strip,
 )
 from hpctrain.kernels.jit import kernel
 from hpctrain.kernels.views import keep_apart
@@ -96,25 +95,21 @@ def sweep(zero, y, y_strides, count, columns, x, x_strides, b, b_row, taps, tap_
     # The taps along w follow each other in x: one long run.
     together = taps[2] <= 1 or tap_strides[2] == run or taps[0] * taps[1] == 0
     bias, mode = finish
-    for d in range(count[0]):
-        for h in range(count[1]):
-            for j in range(0, columns, 2 * LANES):
-                width = min(2 * LANES, columns - j)
-                to = y + (d * y_strides[0] + h * y_strides[1] + j) * size
-                start = x + (d * x_strides[0] + h * x_strides[1]) * size
-                b_start, bias_start = b + j * size, bias + j * size
-                if together:
-                    goal = Goal(to, y_strides[2], count[2], width, bias_start, mode, 1)
-                    a = Walk(start, x_strides[2], 1, tap_strides[1], tap_strides[0])
-                    walk = Walk(b_start, 0, b_row, row * b_row, plane * b_row)
-                    strip(zero, goal, a, walk, Trips(row, taps[1], taps[0]))
-                    continue
-                for t in range(taps[0]):
-                    now = (mode if t == taps[0] - 1 else 0) | (ACCUMULATE if t > 0 else 0)
-                    goal = Goal(to, y_strides[2], count[2], width, bias_start, now, taps[0] == 1)
-                    a = Walk(start + t * tap_strides[0] * size, x_strides[2], 1, tap_strides[2], tap_strides[1])
-                    walk = Walk(b_start + t * plane * b_row * size, 0, b_row, run * b_row, row * b_row)
-                    strip(zero, goal, a, walk, Trips(run, taps[2], taps[1]))
+    grid = Grid(count[0], count[1], y_strides[0], y_strides[1], x_strides[0], x_strides[1])
+    for j in range(0, columns, 2 * LANES):
+        width, to, b_start, bias_start = min(2 * LANES, columns - j), y + j * size, b + j * size, bias + j * size
+        if together:
+            goal = Goal(to, y_strides[2], count[2], width, bias_start, mode, 1)
+            a = Walk(x, x_strides[2], 1, tap_strides[1], tap_strides[0])
+            walk = Walk(b_start, 0, b_row, row * b_row, plane * b_row)
+            strip(zero, grid, goal, a, walk, Trips(row, taps[1], taps[0]))
+            continue
+        for t in range(taps[0]):
+            now = (mode if t == taps[0] - 1 else 0) | (ACCUMULATE if t > 0 else 0)
+            goal = Goal(to, y_strides[2], count[2], width, bias_start, now, taps[0] == 1)
+            a = Walk(x + t * tap_strides[0] * size, x_strides[2], 1, tap_strides[2], tap_strides[1])
+            walk = Walk(b_start + t * plane * b_row * size, 0, b_row, run * b_row, row * b_row)
+            strip(zero, grid, goal, a, walk, Trips(run, taps[2], taps[1]))
 
 
 @kernel(no_cpython_wrapper=True)
@@ -214,7 +209,7 @@ def add_weights(zero, d_weight, x, outer, y, y_row, y_plane, s):  # noqa: ANN001
                         at = (group * columns + j) * size
                         b = Walk(y_block + at, 0, n, y_row, y_plane)
                         width = min(2 * LANES, columns - j)
-                        strip(zero, Goal(to + at, n, run, width, 0, ACCUMULATE, 0), a, b, trips)
+                        strip(zero, ALONE, Goal(to + at, n, run, width, 0, ACCUMULATE, 0), a, b, trips)
 
 
 @kernel(no_cpython_wrapper=True)
@@ -225,4 +220,4 @@ def add_column_sums(zero, out, values, count, columns):  # noqa: ANN001, ANN201
     for j in range(0, columns, 2 * LANES):
         at, width = j * item_bytes(zero), min(2 * LANES, columns - j)
         b = Walk(values + at, 0, columns, 0, 0)
-        strip(zero, Goal(out + at, 0, 1, width, 0, ACCUMULATE, 0), Walk(one, 0, 0, 0, 0), b, Trips(count, 1, 1))
+        strip(zero, ALONE, Goal(out + at, 0, 1, width, 0, ACCUMULATE, 0), Walk(one, 0, 0, 0, 0), b, Trips(count, 1, 1))

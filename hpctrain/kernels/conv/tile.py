@@ -4,9 +4,6 @@ A tile keeps `rows` x `vectors` vectors of results in registers and runs over th
 all taps of a kernel (or all pixels of an image, for a weight gradient) are summed without touching memory for the
 results.  It works on addresses with strides in elements, because the same tile walks images, weights and gradients
 alike; the last vector is masked, so that any number of channels fits.  Float64 runs through the same code.
-
-`strip` covers any number of rows with a few tiles: each further tile is code to compile, and these are within a tenth
-of the best for every width tried.
 """
 
 from __future__ import annotations
@@ -16,9 +13,6 @@ from typing import NamedTuple
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
-
-from hpctrain.kernels.jit import kernel
-from hpctrain.kernels.views import keep_apart
 
 LANES = 16
 """Elements of one vector; LLVM splits it where the CPU's registers are narrower."""
@@ -38,22 +32,6 @@ class Walk(NamedTuple):
     inner: int
     middle: int
     outer: int
-
-
-class Goal(NamedTuple):
-    """What a strip computes: `count` rows of `columns` results at an address, `row` elements apart.
-
-    bias: an address; mode: a sum of ACCUMULATE, BIAS and RELU; overlap: 1 where a last tile may compute rows again that
-    are done, which is right only where results are stored, not added.
-    """
-
-    address: int
-    row: int
-    count: int
-    columns: int
-    bias: int
-    mode: int
-    overlap: int
 
 
 class Trips(NamedTuple):
@@ -184,7 +162,7 @@ class _TileWriter:
 
 
 @intrinsic(prefer_literal=True)
-def _tile(typingctx, rows, vectors, zero, c, c_row, a, b, trips, mode, bias, columns):  # noqa: ANN001, ANN202
+def tile(typingctx, rows, vectors, zero, c, c_row, a, b, trips, mode, bias, columns):  # noqa: ANN001, ANN202
     """C (rows, columns) = [C +] sum over the three loops of a(row) b(columns) [+ bias] [positive part of it]."""
     if not all(isinstance(size, types.IntegerLiteral) for size in (rows, vectors)):
         return None
@@ -259,88 +237,3 @@ def _tile(typingctx, rows, vectors, zero, c, c_row, a, b, trips, mode, bias, col
         return context.get_dummy_value()
 
     return types.void(rows, vectors, zero, word, word, a, b, trips, word, word, word), generate
-
-
-@kernel(no_cpython_wrapper=True)
-def _tile_14_2(zero, c, c_row, a, b, trips, mode, bias, columns):  # noqa: ANN001, ANN202
-    keep_apart()
-    _tile(14, 2, zero, c, c_row, a, b, trips, mode, bias, columns)
-
-
-@kernel(no_cpython_wrapper=True)
-def _tile_8_2(zero, c, c_row, a, b, trips, mode, bias, columns):  # noqa: ANN001, ANN202
-    keep_apart()
-    _tile(8, 2, zero, c, c_row, a, b, trips, mode, bias, columns)
-
-
-@kernel(no_cpython_wrapper=True)
-def _tile_4_2(zero, c, c_row, a, b, trips, mode, bias, columns):  # noqa: ANN001, ANN202
-    keep_apart()
-    _tile(4, 2, zero, c, c_row, a, b, trips, mode, bias, columns)
-
-
-@kernel(no_cpython_wrapper=True)
-def _tile_1_2(zero, c, c_row, a, b, trips, mode, bias, columns):  # noqa: ANN001, ANN202
-    keep_apart()
-    _tile(1, 2, zero, c, c_row, a, b, trips, mode, bias, columns)
-
-
-@kernel(no_cpython_wrapper=True)
-def _tile_8_1(zero, c, c_row, a, b, trips, mode, bias, columns):  # noqa: ANN001, ANN202
-    keep_apart()
-    _tile(8, 1, zero, c, c_row, a, b, trips, mode, bias, columns)
-
-
-@kernel(no_cpython_wrapper=True)
-def _tile_4_1(zero, c, c_row, a, b, trips, mode, bias, columns):  # noqa: ANN001, ANN202
-    keep_apart()
-    _tile(4, 1, zero, c, c_row, a, b, trips, mode, bias, columns)
-
-
-@kernel(no_cpython_wrapper=True)
-def _tile_1_1(zero, c, c_row, a, b, trips, mode, bias, columns):  # noqa: ANN001, ANN202
-    keep_apart()
-    _tile(1, 1, zero, c, c_row, a, b, trips, mode, bias, columns)
-
-
-@kernel(no_cpython_wrapper=True)
-def strip(zero: float, goal: Goal, a: Walk, b: Walk, trips: Trips) -> None:
-    """Compute a goal's rows, at most 2 * LANES columns of them, by tiles.
-
-    c[i, j] = [c[i, j] +] sum over the trips of a[i] b[j] [+ bias[j]], then its positive part, as the mode says; `zero`
-    is a 0 of the arrays' type.  (Options stand in tuples because numba compiles a function anew for each literal.)
-    """
-    keep_apart()
-    size, columns, count = item_bytes(zero), goal.columns, goal.count
-    i = 0
-    while i < count:
-        left = count - i
-        if columns > LANES and left >= 14 and left % 4 == 2:
-            step = 14
-        elif left >= 8 or (goal.overlap and left > 4 and count >= 8):
-            step = 8
-        elif left >= 4 or (goal.overlap and count >= 4):
-            step = 4
-        else:
-            step = 1
-        if goal.overlap:
-            i = min(i, count - step)
-        c = goal.address + i * goal.row * size
-        at = Walk(a.address + i * a.row * size, a.row, a.inner, a.middle, a.outer)
-        if columns > LANES:
-            rest = columns - LANES
-            if step == 14:
-                _tile_14_2(zero, c, goal.row, at, b, trips, goal.mode, goal.bias, rest)
-            elif step == 8:
-                _tile_8_2(zero, c, goal.row, at, b, trips, goal.mode, goal.bias, rest)
-            elif step == 4:
-                _tile_4_2(zero, c, goal.row, at, b, trips, goal.mode, goal.bias, rest)
-            else:
-                _tile_1_2(zero, c, goal.row, at, b, trips, goal.mode, goal.bias, rest)
-        elif step == 8:
-            _tile_8_1(zero, c, goal.row, at, b, trips, goal.mode, goal.bias, columns)
-        elif step == 4:
-            _tile_4_1(zero, c, goal.row, at, b, trips, goal.mode, goal.bias, columns)
-        else:
-            _tile_1_1(zero, c, goal.row, at, b, trips, goal.mode, goal.bias, columns)
-        i += step
