@@ -199,3 +199,13 @@ def map_slopes(x, dy, dx, start, size, width, center, factor, offset, relu, base
                 line[j] = factor[j] * given[j] - (base[j] + slope[j] * (source[j] - center[j]))
         for j in range(count):
             target[j] = line[j]
+
+
+@kernel(no_cpython_wrapper=True)
+def place_sum(total: np.ndarray, channel: int, channels: int) -> float:
+    """Sum the places of a channel in a line of sums."""
+    keep_apart()
+    result = 0.0
+    for place in range(channel, total.size, channels):
+        result += total[place]
+    return result

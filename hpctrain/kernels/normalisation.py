@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from hpctrain.kernels.columns import column_moments, column_shift, column_slopes, map_columns, map_slopes
+from hpctrain.kernels.columns import column_moments, column_shift, column_slopes, map_columns, map_slopes, place_sum
 from hpctrain.kernels.jit import kernel
 from hpctrain.kernels.views import keep_apart, view
 
@@ -23,16 +23,6 @@ def _repeat(out: np.ndarray, channels: int) -> None:
     keep_apart()
     for j in range(channels, out.size):
         out[j] = out[j - channels]
-
-
-@kernel(no_cpython_wrapper=True)
-def _place_sum(total: np.ndarray, channel: int, channels: int) -> float:
-    """Add the places of a channel in a line."""
-    keep_apart()
-    result = 0.0
-    for place in range(channel, total.size, channels):
-        result += total[place]
-    return result
 
 
 @kernel(no_cpython_wrapper=True)
@@ -70,9 +60,9 @@ def batch_norm_forward(x, scale, bias, y, stats, d_running_mean, d_running_var, 
     column_shift(x, _START, x.size, channels, width, center)
     column_moments(x, _START, x.size, width, center, first, second)
     for j in range(channels):
-        away = _place_sum(first, j, channels) / n
+        away = place_sum(first, j, channels) / n
         mean = center[j] + away
-        var = max(_place_sum(second, j, channels) / n - away * away, 0.0)
+        var = max(place_sum(second, j, channels) / n - away * away, 0.0)
         inverse = 1.0 / math.sqrt(var + epsilon)
         stats[0, j] = mean
         stats[1, j] = mean - stats[0, j]
@@ -130,8 +120,8 @@ def batch_norm_backward(x, dy, scale, bias, stats, dx, d_scale, d_bias, lines, t
         _repeat(view(lines, row * width, (width,)), channels)
     column_slopes(x, dy, _START, x.size, width, center, factor, offset, relu, first, second)
     for j in range(channels):
-        g = _place_sum(first, j, channels)
-        product = (_place_sum(second, j, channels) - stats[1, j] * g) * stats[2, j]
+        g = place_sum(first, j, channels)
+        product = (place_sum(second, j, channels) - stats[1, j] * g) * stats[2, j]
         d_bias[j] += g
         d_scale[j] += product
         slope[j] = factor[j] * stats[2, j] * product / n
@@ -185,8 +175,8 @@ def group_norm_forward(x, scale, bias, y, stats, lines, totals, epsilon, groups,
         for group in range(groups):
             away, squares = 0.0, 0.0
             for j in range(group * each, (group + 1) * each):
-                away += _place_sum(first, j, channels)
-                squares += _place_sum(second, j, channels)
+                away += place_sum(first, j, channels)
+                squares += place_sum(second, j, channels)
             away /= n
             mean = center[group * each] + away
             stats[row, group, 0] = mean
@@ -217,8 +207,8 @@ def group_norm_backward(x, dy, scale, bias, stats, dx, d_scale, d_bias, lines, t
             lost, inverse = stats[row, group, 1], stats[row, group, 2]
             sums, products = 0.0, 0.0
             for j in range(group * each, (group + 1) * each):
-                g = _place_sum(first, j, channels)
-                product = (_place_sum(second, j, channels) - lost * g) * inverse
+                g = place_sum(first, j, channels)
+                product = (place_sum(second, j, channels) - lost * g) * inverse
                 d_bias[j] += g
                 d_scale[j] += product
                 sums += scale[j] * g

@@ -1,0 +1,20 @@
+"""Layers that only change shapes or the order of axes."""
+
+# layer name -> (options, input shapes)
+EXAMPLES = {
+    "permute": ({"axes": [1, 2, 0]}, [(2, 3, 4)]),
+    "permute two": ({"axes": [1, 0, 2]}, [(3, 2, 2)]),
+    "reshape": ({"shape": [3, -1]}, [(2, 6), (3,)]),
+}
+
+
+def permute(x, p, o):
+    return x.transpose(0, *(axis + 1 for axis in o["axes"]))
+
+
+# layer name -> f(x (rows, *shape) float64, parameters by short name, options) in evaluation
+DEFINITIONS = {
+    "permute": permute,
+    "permute two": permute,
+    "reshape": lambda x, p, o: x.reshape(len(x), 3, -1),
+}
