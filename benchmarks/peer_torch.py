@@ -5,6 +5,7 @@ reads one answer a line.  So each side has a process, a BLAS and memory of its o
 
     {"do": "open", "model": NAME, "folder": DIR, "threads": 1, "ddp": null}  reads DIR/data.npz, writes DIR/weights.npz
     {"do": "losses", "steps": 20}       the losses of the first steps from the initial weights, eagerly
+    {"do": "rounding", "steps": 20}     how far those are from the same in float64
     {"do": "trial", "mode": MODE}       seconds a step of "eager", "compile", "channels_last" or "compile_channels_last"
     {"do": "use", "mode": MODE}         what the next timings run
     {"do": "time", "steps": N}          seconds a step, by the wall clock and of CPU time
@@ -191,8 +192,8 @@ class Peer:
             self.ways[mode] = self._set_up(mode)
         self.batches, self.optimizer, self.loss = self.ways[mode]
 
-    def _set_up(self, mode: str) -> tuple[Any, ...]:
-        model, batches = self._model(), self.data
+    def _set_up(self, mode: str, real: torch.dtype = torch.float32) -> tuple[Any, ...]:
+        model, batches = self._model().to(real), self.data
         if mode.endswith("channels_last"):
             layout = torch.channels_last if batches[0][0].dim() == 4 else torch.channels_last_3d
             model = model.to(memory_format=layout)
@@ -218,6 +219,18 @@ class Peer:
         """Return the losses of the first steps from the initial weights."""
         self.use("eager", afresh=True)
         return [self.step(index).item() for index in range(steps)]
+
+    def rounding(self, steps: int) -> float:
+        """Return the largest difference, relative to the loss above 1, of the first losses from those in float64."""
+        rounded = self.losses(steps)
+        self.batches, self.optimizer, self.loss = self._set_up("eager", torch.float64)
+
+        def exact(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.double() if tensor.is_floating_point() else tensor
+
+        self.batches = [(exact(inputs), exact(targets)) for inputs, targets in self.batches]
+        true = [self.step(index).item() for index in range(steps)]
+        return max(abs(a - b) / max(1.0, abs(b)) for a, b in zip(rounded, true, strict=True))
 
     def time(self, steps: int) -> dict[str, float]:
         """Return the seconds of a step, over `steps` of them."""

@@ -34,10 +34,13 @@ EXAMPLES = """\
   mpirun -n 2 python benchmarks/train_step.py --peer-python ~/torch/bin/python --models mlp-small,mlp-mnist
 
 Both sides train the same network from the same weights on the same data, fp32, one thread a rank, SGD with momentum.
-First the losses of 20 steps must agree to 1e-4; then a short trial finds PyTorch's fastest mode (eager, torch.compile,
+First the losses of 20 steps must agree to 1e-4 (of the loss, where that is above 1).  Where they do not, the network
+may be one whose losses fp32 does not settle so far: then PyTorch repeats its steps in float64, and twice its own
+rounding error is allowed.  Then a short trial finds PyTorch's fastest mode (eager, torch.compile,
 channels last, or both); then ours and that mode are timed in turn.  A ratio above 1 means that ours is faster.  "CPU"
 is the ratio of the CPU times, which a busy neighbour disturbs less.  Records: case, peer, ours_s, peer_s, ratio,
-cpu_ratio, mode, demand, stretch, loss_difference, compile_s, ranks."""
+cpu_ratio, mode, demand, stretch, loss_difference, loss_bound,
+compile_s, ranks."""
 
 
 def arguments() -> Any:
@@ -151,16 +154,16 @@ def main(group: Group, args: Any) -> None:
         "demand": lambda record: f"{record['demand']:g}",
         "stretch": lambda record: f"{record['stretch']:g}",
         "reached": verdict,
-        "losses differ by": lambda record: f"{record['loss_difference']:.0e}",
+        "losses differ by": lambda record: f"{record['loss_difference']:.0e} (of {record['loss_bound']:.0e})",
     }
     peer_name = records[0]["peer"] if records else "PyTorch"
     common.report(group, f"training step, {group.size} ranks, against {peer_name}", records, columns, args)
-    wrong = [record for record in records if not record["loss_difference"] <= LOSS_BOUND]
+    wrong = [record for record in records if not record["loss_difference"] <= record["loss_bound"]]
     if wrong:
         raise UserError(
             f"the losses of {', '.join(record['case'] for record in wrong)} are not those of the peer",
             found=", ".join(f"{record['loss_difference']:.1e}" for record in wrong),
-            allowed=f"a difference of {LOSS_BOUND:g} over {LOSS_STEPS} steps",
+            allowed=", ".join(f"{record['loss_bound']:.1e}" for record in wrong) + f" over {LOSS_STEPS} steps",
             agreed=True,
         )
 
@@ -184,6 +187,9 @@ def measure(group: Group, name: str, peer: Peer, folder: Path, args: Any) -> Rec
     theirs = peer.ask("losses", steps=LOSS_STEPS)
     theirs = np.mean(group.all_gather_objects(theirs), axis=0)
     difference = np.abs(np.array(ours.losses(LOSS_STEPS)) - theirs) / np.maximum(1.0, np.abs(theirs))
+    bound = LOSS_BOUND
+    if difference.max() > bound:
+        bound = max(bound, 2 * max(group.all_gather_objects(peer.ask("rounding", steps=LOSS_STEPS))))
     mode = choose(group, peer, about["image"])
     peer.ask("use", mode=mode)
 
@@ -221,6 +227,7 @@ def measure(group: Group, name: str, peer: Peer, folder: Path, args: Any) -> Rec
         demand=demand,
         stretch=stretch,
         loss_difference=float(difference.max()),
+        loss_bound=bound,
         compile_s=ours.compile_s,
         ranks=group.size,
     )

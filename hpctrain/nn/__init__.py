@@ -54,6 +54,7 @@ LAYERS = Registry(
         "sinusoidal_positions": "hpctrain.nn.layers.positions:SinusoidalPositions",
         "softmax": "hpctrain.nn.layers.activations:Softmax",
         "softplus": "hpctrain.nn.layers.activations:Softplus",
+        "squeeze_excite": "hpctrain.nn.layers.squeeze_excite:SqueezeExcite",
         "tanh": "hpctrain.nn.layers.activations:Tanh",
         "upsample1d": "hpctrain.nn.layers.upsample:Upsample1d",
         "upsample2d": "hpctrain.nn.layers.upsample:Upsample2d",
