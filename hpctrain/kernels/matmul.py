@@ -26,12 +26,13 @@ from hpctrain.kernels.packing import PANEL, pack_columns, pack_rows, stack_float
 from hpctrain.kernels.shared import shared
 
 K_BLOCK, M_BLOCK = 256, 264
+GROUP = 4  # panels that are packed at a time, so that memory is read in longer stretches
 PACK_B_FROM_ROWS = 48  # packing a panel costs about as much as 4 rows of products
 PACK_A_FROM_STRIDE = 256
 PACK_A_FROM_COLUMNS, PACK_TRANSPOSED_A_FROM_COLUMNS = 256, 128
 BLAS_FROM_RESULTS = 1 << 20  # of A^T B
 
-_PANEL_FLOATS = K_BLOCK * PANEL
+_PANELS_FLOATS = GROUP * K_BLOCK * PANEL
 _TILES_FLOATS = K_BLOCK * M_BLOCK + LANES * PANEL  # the transposing tile writes whole vectors
 
 
@@ -95,7 +96,7 @@ def _packs_a(m, n, ars, acs):  # noqa: ANN001, ANN202
 
 
 def _multiply(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias):  # noqa: ANN001, ANN202
-    panel, tiles = stack_floats(_PANEL_FLOATS), stack_floats(_TILES_FLOATS)
+    panels, tiles = stack_floats(_PANELS_FLOATS), stack_floats(_TILES_FLOATS)
     k_blocks = max(1, -(-k // K_BLOCK))
     k_step = -(-k // k_blocks)
     packs_a = _packs_a(m, n, ars, acs)
@@ -110,23 +111,28 @@ def _multiply(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias):  # noqa: A
             block_mode |= ADD
         for i in range(0, m, m_step):
             rows = min(m_step, m - i)
+            packs_b = bjs != 1 or rows >= PACK_B_FROM_ROWS
             at = a + 4 * (i * ars + p * acs)
             if packs_a:
                 _pack_a(rows, depth, at, ars, acs, tiles)
                 at = tiles
-            for j in range(0, n, PANEL):
-                columns = min(PANEL, n - j)
-                from_b, stride = b + 4 * (p * bks + j * bjs), bks
-                if bjs != 1:
-                    pack_columns(from_b, bjs, depth, columns, panel, PANEL)
-                    from_b, stride = panel, PANEL
-                elif rows >= PACK_B_FROM_ROWS:
-                    pack_rows(from_b, bks, depth, columns, panel, PANEL)
-                    from_b, stride = panel, PANEL
-                to = c + 4 * (i * ldc + j)
-                _call_panel_rows(
-                    (rows, columns, depth, at, ars, acs, packs_a, from_b, stride, to, ldc, block_mode, bias + 4 * j)
-                )
+            for first in range(0, n, GROUP * PANEL):
+                last = min(n, first + GROUP * PANEL)
+                if packs_b:
+                    for j in range(first, last, PANEL):
+                        place, from_b = panels + 4 * K_BLOCK * (j - first), b + 4 * (p * bks + j * bjs)
+                        if bjs == 1:
+                            pack_rows(from_b, bks, depth, min(PANEL, n - j), place, PANEL)
+                        else:
+                            pack_columns(from_b, bjs, depth, min(PANEL, n - j), place, PANEL)
+                for j in range(first, last, PANEL):
+                    from_b, stride = b + 4 * (p * bks + j * bjs), bks
+                    if packs_b:
+                        from_b, stride = panels + 4 * K_BLOCK * (j - first), PANEL
+                    columns, to, at_bias = min(PANEL, n - j), c + 4 * (i * ldc + j), bias + 4 * j
+                    _call_panel_rows(
+                        (rows, columns, depth, at, ars, acs, packs_a, from_b, stride, to, ldc, block_mode, at_bias)
+                    )
 
 
 _call_multiply = shared(_multiply, "multiply")

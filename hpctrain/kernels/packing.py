@@ -52,8 +52,8 @@ def pack_columns(source, stride, rows, columns, to, width):  # noqa: ANN001, ANN
 
     width <= 16, or PANEL; rows up to the next multiple of 16 are overwritten, and up to 15 floats behind those.
     """
-    for p in range(0, rows, LANES):
-        for j in range(0, width, LANES):
+    for j in range(0, width, LANES):
+        for p in range(0, rows, LANES):
             _transpose_tile(
                 to + 4 * (width * p + j),
                 4 * width,
