@@ -13,8 +13,19 @@ from hpctrain.nn.layers.base import calls_of
 class LayerCalls:
     """One layer's passes on given inputs; `values` holds every array by the name that kernels know it by."""
 
-    def __init__(self, layer, inputs, dtype=np.float64, seed=3):
-        self.built = layer.build_many(tuple(array.shape[1:] for array in inputs))
+    def __init__(self, layer, inputs, dtype=np.float64, seed=3, fused=None):
+        built = layer.build_many(tuple(array.shape[1:] for array in inputs))
+        self._set_up(built.fused[fused] if fused else built, inputs, dtype, seed)
+
+    @classmethod
+    def of_built(cls, built, inputs, dtype=np.float64, seed=3):
+        """Take what a layer has built already."""
+        calls = cls.__new__(cls)
+        calls._set_up(built, inputs, dtype, seed)
+        return calls
+
+    def _set_up(self, built, inputs, dtype, seed):
+        self.built = built
         self.dtype, self.rows = dtype, len(inputs[0])
         random = np.random.default_rng(seed)
         self.values = {"y": self.empty(self.built.out_shape), "dy": self.empty(self.built.out_shape)}
@@ -26,6 +37,11 @@ class LayerCalls:
         for spec in self.built.params:
             self.values[spec.name] = (0.5 * random.normal(size=spec.shape)).astype(dtype)
             self.values[f"d_{spec.name}"] = np.full(spec.shape, np.nan, dtype)
+        for spec in self.built.state:
+            self.values[spec.name] = np.full(spec.shape, spec.initial, dtype)
+            self.values[f"d_{spec.name}"] = np.zeros(spec.shape, dtype)
+        self.constants = {"ids": np.arange(self.rows) + 100, "seed": np.uint64(11), "step": 4, "layer": 1}
+        self.constants["rows"] = self.rows
         for name, spec in self.built.buffers.items():
             self.values[name] = self.empty(spec.shape) if spec.per_example else np.full(spec.shape, np.nan, dtype)
 
@@ -46,6 +62,8 @@ class LayerCalls:
             return arg
         if arg == "beta":
             return beta
+        if arg in self.constants:
+            return self.constants[arg]
         array = self.values[arg]
         trailing = self.built.views.get(arg)
         if trailing is None:
@@ -54,13 +72,33 @@ class LayerCalls:
         return array.reshape(array.size // size, *trailing)
 
     def forward(self):
-        self.run(self.built.forward)
+        self.pass_on(self.built.forward)
         return self.values["y"].astype("f8")
+
+    def predict(self):
+        """Run evaluation's pass and return its result."""
+        self.pass_on(self.built.forward if self.built.predict is None else self.built.predict)
+        return self.values["y"].astype("f8")
+
+    def pass_on(self, calls):
+        """Run a pass, or where it moves no data, take the first input as it is."""
+        if calls_of(calls):
+            self.run(calls)
+        else:
+            self.values["y"][...] = self.values["x" if "x" in self.values else "x0"].reshape(self.values["y"].shape)
 
     def gradients(self, dy, beta=0.0):
         """Run backward for the gradient dy of the outputs; return all gradients by the name of what they belong to."""
         self.values["dy"][...] = dy
-        self.run(self.built.backward, beta)
+        calls = calls_of(self.built.backward)
+        if beta == 0.0 and not any("beta" in call.args for call in calls):
+            for spec in self.built.params:  # as the composer does for kernels that only add
+                self.values[f"d_{spec.name}"][...] = 0.0
+        if calls:
+            self.run(calls, beta)
+        else:
+            for name in self.learned:
+                self.values[f"d{name}"][...] = self.values["dy"].reshape(self.values[f"d{name}"].shape)
         return {name: self.values[f"d{'' if name[0] == 'x' else '_'}{name}"].astype("f8") for name in self.learned}
 
     def check_gradients(self, rel=1e-6):

@@ -1,25 +1,22 @@
 """Every registered layer, by itself: gradients by finite differences in float64, forward by a plain numpy definition.
 
 A new layer is picked up by its registration; a file of `layer_cases/` gives it an entry in `EXAMPLES` (options, and odd
-shapes to try) and one in `DEFINITIONS` (its forward pass, written from the definition).
+shapes to try) and one in `DEFINITIONS` (its evaluation pass, written from the definition).  Kernels are called as the
+composer calls them but without a composed model, so that each is compiled once for all shapes; composites, which have
+no kernels, are tried in a model.
 """
 
 import importlib
-import math
 import pkgutil
 
 import numpy as np
 import pytest
 from conformance import layer_cases
+from layer_calls import LayerCalls
 
-from hpctrain.batch import Batch
-from hpctrain.kernels.jit import kernel
 from hpctrain.nn import LAYERS
-from hpctrain.nn.layers.dense import Dense
-from hpctrain.nn.layers.flatten import Flatten
-from hpctrain.nn.model import Model
-
-SEED, STEP = 11, 4
+from hpctrain.nn.graph import build_graph
+from hpctrain.nn.layers.base import Composite
 
 FAMILIES = [
     importlib.import_module(f"conformance.layer_cases.{module.name}")
@@ -27,36 +24,11 @@ FAMILIES = [
 ]
 EXAMPLES = {name: example for module in FAMILIES for name, example in module.EXAMPLES.items()}
 DEFINITIONS = {name: definition for module in FAMILIES for name, definition in module.DEFINITIONS.items()}
-# Layers that take whole numbers, from 0 to the number here; nothing that learns can stand before them.
+# Layers that take whole numbers, from 0 to the number here: their inputs have no gradient.
 WHOLE_NUMBERS = {name: highest for module in FAMILIES for name, highest in getattr(module, "WHOLE_NUMBERS", {}).items()}
 # Layers whose result for a row depends on the other rows: a batch cannot be split.
 ACROSS_ROWS = {name for module in FAMILIES for name in getattr(module, "ACROSS_ROWS", ())}
-
-
-@kernel
-def half_squares(outputs, targets, weight, d_outputs):
-    """0.5 sum_ij weight_i (output_ij - target_ij)^2."""
-    total = 0.0
-    for i in range(outputs.shape[0]):
-        for j in range(outputs.shape[1]):
-            error = outputs[i, j] - targets[i, j]
-            total += 0.5 * weight[i] * error * error
-            d_outputs[i, j] = weight[i] * error
-    return total
-
-
-class HalfSquares:
-    """A loss that the composer takes, independent of the registered ones."""
-
-    def kernel_for(self, target_kind):
-        return half_squares
-
-    def constants(self):
-        return ()
-
-
-def cases():
-    return [(name, shape) for name, (_, shapes) in EXAMPLES.items() for shape in shapes]
+MERGES = {"add", "concat", "multiply"}  # of several values: tried as `parallel` uses them
 
 
 def layer_of(name):
@@ -64,97 +36,161 @@ def layer_of(name):
     return LAYERS.get(name.split()[0])(**EXAMPLES[name][0])
 
 
-def make(layers, shape, dtype=np.float64):
-    model = Model(layers, shape, HalfSquares(), "real", seed=SEED, dtype=dtype)
-    model.initialize()
-    random = np.random.default_rng(5)
-    for slot in model.layout:
-        model.params[slot.offset : slot.stop] += 0.2 * random.normal(size=slot.size)
-    return model
+def is_composite(name):
+    return issubclass(LAYERS.get(name.split()[0]), Composite)
 
 
-def batch(model, rows, dtype=np.float64, name=None):
+CASES = [(name, shape) for name, (_, shapes) in EXAMPLES.items() for shape in shapes if not is_composite(name)]
+FIRST_CASES = [(name, shapes[0]) for name, (_, shapes) in EXAMPLES.items() if not is_composite(name)]
+
+
+def inputs_of(name, shape, rows):
     random = np.random.default_rng(rows)
-    shape = (rows, *model.input_shape)
-    inputs = random.integers(0, WHOLE_NUMBERS[name] + 1, shape) if name in WHOLE_NUMBERS else random.normal(size=shape)
-    inputs = inputs.astype(dtype)
-    targets = random.normal(size=(rows, model.out_shape[-1])).astype(np.float32)
-    weight = (1 + np.arange(rows) % 3).astype(np.float32) / 2
-    return Batch(inputs, targets, weight, np.arange(rows) + 100, STEP, 0)
+    size = (rows, *shape)
+    return random.integers(0, WHOLE_NUMBERS[name] + 1, size) if name in WHOLE_NUMBERS else random.normal(size=size)
+
+
+def calls_of(name, shape, rows, dtype=np.float64, fused=None):
+    return LayerCalls(layer_of(name), [inputs_of(name, shape, rows)], dtype, fused=fused)
+
+
+def defined(calls, name):
+    """The layer's result by its definition, in float64."""
+    own = {spec.name: calls.values[spec.name].astype("f8") for spec in calls.built.params}
+    result = DEFINITIONS[name](calls.values["x"].astype("f8"), own, EXAMPLES[name][0])
+    return result.reshape(calls.rows, *calls.built.out_shape)
+
+
+def check_every_gradient(calls, name):
+    """Compare each element of each gradient with central differences of sum(dy y)."""
+    dy = np.random.default_rng(8).normal(size=calls.values["y"].shape)
+    calls.forward()
+    gradients = calls.gradients(dy)
+    for learned in calls.learned:
+        if learned == "x" and name in WHOLE_NUMBERS:
+            continue
+        values, step = calls.values[learned], 1e-6
+        for index in np.ndindex(values.shape):
+            kept = values[index]
+            sums = []
+            for sign in (1, -1):
+                values[index] = kept + sign * step
+                sums.append(np.sum(dy * calls.forward()))
+            values[index] = kept
+            expected = (sums[0] - sums[1]) / (2 * step)
+            assert gradients[learned][index] == pytest.approx(expected, rel=2e-6, abs=2e-6), f"{learned}{index}"
 
 
 def test_every_registered_layer_has_an_example_and_a_definition():
-    # Merges of several values are tried as `parallel` uses them.
-    assert (
-        {name.split()[0] for name in EXAMPLES}
-        == {name.split()[0] for name in DEFINITIONS}
-        == set(LAYERS) - {"add", "concat", "multiply"}
-    )
+    assert {name.split()[0] for name in EXAMPLES} == set(LAYERS) - MERGES
+    assert set(EXAMPLES) == set(DEFINITIONS)
 
 
 def test_families_do_not_name_a_layer_twice():
     assert len(EXAMPLES) == sum(len(module.EXAMPLES) for module in FAMILIES)
 
 
-@pytest.mark.parametrize(("name", "shape"), cases())
-@pytest.mark.parametrize("rows", [1, 3])
-def test_gradients_equal_finite_differences(name, shape, rows):
-    """The layer stands between two dense ones, whose gradients check its dx and its own parameters' derivatives."""
-    size = math.prod(shape)
-    before = [Dense(units=size)] if len(shape) == 1 else [Dense(units=shape[-1])]
-    before = [] if name in WHOLE_NUMBERS else before
-    model = make([*before, layer_of(name), Flatten(), Dense(units=2)], shape)
-    data = batch(model, rows, name=name)
-    model.loss_and_grad(data)
-    gradient = model.grads.copy()
-
-    model.grad_buffer[:] = 0
-    step = 1e-6
-    for slot in model.layout:
-        for index in range(slot.offset, slot.stop):
-            value = model.params[index]
-            losses = []
-            for sign in (1, -1):
-                model.params[index] = value + sign * step
-                losses.append(model.loss_and_grad(data))
-            model.params[index] = value
-            expected = (losses[0] - losses[1]) / (2 * step)
-            assert gradient[index] == pytest.approx(expected, rel=2e-6, abs=2e-6), f"{slot.name}, element {index}"
+@pytest.mark.parametrize(("name", "shape"), CASES)
+def test_gradients_equal_finite_differences(name, shape):
+    for rows in (1, 3):
+        check_every_gradient(calls_of(name, shape, rows), name)
 
 
-@pytest.mark.parametrize(("name", "shape"), cases())
-@pytest.mark.parametrize("rows", [1, 4])
-def test_forward_equals_the_definition(name, shape, rows):
-    options, _ = EXAMPLES[name]
-    layer = layer_of(name)
-    model = make([layer, Flatten(), Dense(units=2)], shape, np.float32)
-    inputs = batch(model, rows, np.float32, name).inputs
-    outputs = np.zeros((rows, 2), np.float32)
-    model.predict(inputs, outputs)
-
-    tensors = {key: value.astype("f8") for key, value in model.layout.views(model.params).items()}
-    last = "dense2"
-    own = {key.partition(".")[2]: value for key, value in tensors.items() if not key.startswith(f"{last}.")}
-    hidden = DEFINITIONS[name](inputs.astype("f8"), own, options).reshape(rows, -1)
-    expected = hidden @ tensors[f"{last}.weight"] + tensors[f"{last}.bias"]
-    np.testing.assert_allclose(outputs, expected, rtol=2e-5, atol=2e-5)
+@pytest.mark.parametrize(("name", "shape"), FIRST_CASES)
+def test_fused_with_an_activation_it_is_both(name, shape):
+    for activation in layer_of(name).build_many((shape,)).fused:
+        calls = calls_of(name, shape, 3, fused=activation)
+        check_every_gradient(calls, name)
+        expected = DEFINITIONS[activation](defined(calls, name), {}, EXAMPLES[activation][0])
+        if name not in ACROSS_ROWS:
+            np.testing.assert_allclose(calls.predict(), expected, rtol=1e-9, atol=1e-11)
+            np.testing.assert_allclose(calls.forward(), expected, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize(("name", "shape"), [case for case in cases() if case[0] not in ACROSS_ROWS])
-def test_gradients_are_added_and_split_batches_sum_to_the_whole(name, shape):
-    model = make([layer_of(name), Flatten(), Dense(units=2)], shape)
-    data = batch(model, 5, name=name)
-    loss = model.loss_and_grad(data)
-    whole = model.grads.copy()
-    model.grad_buffer[:] = 0
-    parts = sum(model.loss_and_grad(data.slice(lo, hi)) for lo, hi in [(0, 2), (2, 2), (2, 5)])
-    assert parts == pytest.approx(loss, rel=1e-12)
-    np.testing.assert_allclose(model.grads, whole, rtol=1e-10, atol=1e-12)
+@pytest.mark.parametrize(("name", "shape"), CASES)
+def test_evaluation_equals_the_definition(name, shape):
+    for rows in (1, 4):
+        calls = calls_of(name, shape, rows)
+        np.testing.assert_allclose(calls.predict(), defined(calls, name), rtol=1e-7, atol=1e-9)
+        single = calls_of(name, shape, rows, np.float32)
+        np.testing.assert_allclose(single.predict(), defined(single, name), rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", sorted(name for name, (_, shapes) in EXAMPLES.items() if (5,) in shapes))
+@pytest.mark.parametrize(("name", "shape"), CASES)
+def test_float32_gradients_agree_with_float64(name, shape):
+    """The kernels that train have other code for float32 in places."""
+    single, exact = calls_of(name, shape, 7, np.float32), calls_of(name, shape, 7)
+    for key in [spec.name for spec in exact.built.params] + ["x"]:
+        exact.values[key][...] = single.values[key]
+    dy = np.random.default_rng(9).normal(size=single.values["y"].shape).astype("f4")
+    results = []
+    for calls in (single, exact):
+        calls.forward()
+        results.append(calls.gradients(dy))
+    for key, expected in results[1].items():
+        if key != "x" or name not in WHOLE_NUMBERS:
+            np.testing.assert_allclose(results[0][key], expected, rtol=1e-3, atol=2e-4, err_msg=key)
+
+
+@pytest.mark.parametrize(("name", "shape"), FIRST_CASES)
+def test_parameter_gradients_are_added_to_and_do_without_dx(name, shape):
+    calls = calls_of(name, shape, 5)
+    if not calls.built.params:
+        return
+    dy = np.random.default_rng(9).normal(size=calls.values["y"].shape)
+    calls.forward()
+    stored = calls.gradients(dy)
+    calls.forward()
+    added = calls.gradients(dy, beta=1.0)
+    for spec in calls.built.params:
+        np.testing.assert_allclose(added[spec.name], 2 * stored[spec.name], rtol=1e-10, atol=1e-12)
+        calls.values[f"d_{spec.name}"][...] = 0.0
+    calls.forward()
+    calls.values["dy"][...] = dy
+    calls.run(calls.built.backward_params, 1.0)
+    for spec in calls.built.params:
+        np.testing.assert_allclose(calls.values[f"d_{spec.name}"], stored[spec.name], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "shape"), [case for case in FIRST_CASES if case[0] not in ACROSS_ROWS])
+def test_rows_do_not_depend_on_each_other(name, shape):
+    """Each row alone gives its row of the batch, and the parameters' gradients sum up; no rows at all work too."""
+    whole = calls_of(name, shape, 4)
+    dy = np.random.default_rng(9).normal(size=whole.values["y"].shape)
+    expected, gradients = whole.forward(), whole.gradients(dy)
+    sums = dict.fromkeys(gradients, 0.0)
+    for lo, hi in [(0, 1), (1, 1), (1, 4)]:
+        part = LayerCalls(layer_of(name), [whole.values["x"][lo:hi]])
+        part.constants["ids"] = whole.constants["ids"][lo:hi]
+        for spec in part.built.params:
+            part.values[spec.name][...] = whole.values[spec.name]
+        np.testing.assert_allclose(part.forward(), expected[lo:hi], rtol=1e-10, atol=1e-12)
+        for key, value in part.gradients(dy[lo:hi]).items():
+            if key == "x" and name not in WHOLE_NUMBERS:
+                np.testing.assert_allclose(value, gradients["x"][lo:hi], rtol=1e-10, atol=1e-12)
+            elif key != "x":
+                sums[key] = sums[key] + value
+    for spec in whole.built.params:
+        np.testing.assert_allclose(sums[spec.name], gradients[spec.name], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", [name for name, shape in FIRST_CASES if shape == (5,)])
 def test_nan_stays_visible(name):
-    model = make([layer_of(name), Dense(units=1)], (4,), np.float32)
-    outputs = np.zeros((1, 1), np.float32)
-    model.predict(np.array([[1.0, np.nan, 2.0, 3.0]], np.float32), outputs)
-    assert np.isnan(outputs[0, 0])
+    calls = LayerCalls(layer_of(name), [np.array([[1.0, np.nan, 2.0, 3.0, 4.0]])], np.float32)
+    assert np.isnan(calls.predict()).any()
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if is_composite(name)])
+def test_composites_equal_their_definition(name):
+    """Layer by layer through its graph; gradients of branched networks are tried in test_model.py."""
+    shape = EXAMPLES[name][1][0]
+    graph = build_graph([layer_of(name)], shape)
+    values = {0: inputs_of(name, shape, 4)}
+    own = {}
+    for node in graph.nodes:
+        calls = LayerCalls.of_built(node.built, [values[value] for value in node.inputs])
+        values[node.output] = calls.predict()
+        for spec in node.built.params:
+            own[f"{node.name.partition('.')[2]}.{spec.name}"] = calls.values[spec.name]
+    expected = DEFINITIONS[name](values[0], own, EXAMPLES[name][0])
+    np.testing.assert_allclose(values[graph.output], expected, rtol=1e-9, atol=1e-11)
