@@ -135,16 +135,6 @@ class DataSection(Part):
                 )
         return self
 
-    @model_validator(mode="after")
-    def _targets_of_their_own(self) -> DataSection:
-        if self.input.strip("/") == self.target.strip("/"):
-            raise UserError(
-                "data.input and data.target are the same dataset, so that the network would be told the answer",
-                found=f"data.input = {self.input!r}, data.target = {self.target!r}",
-                allowed="two datasets",
-            )
-        return self
-
     @property
     def has_validation(self) -> bool:
         """Whether there will be rows to validate on."""

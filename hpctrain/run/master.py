@@ -87,6 +87,13 @@ def resolve(job: Job, workers: int = 1) -> Prepared:
     sources = {part: open_source(job, paths, wanted) for part, paths in files.items()}
     split = (data.split.validation, data.split.test) if data.split else (0.0, 0.0)
     facts = DataFacts.collect(sources["train"], sources.get("validation"), sources.get("test"), split, job.run.seed)
+    if facts.target_kind == "class" and data.input.strip("/") == data.target.strip("/"):
+        # Real inputs may well be their own targets: that is an autoencoder.
+        raise UserError(
+            "data.input and data.target are the same dataset of labels, so that the network would be told the answer",
+            found=f"data.input = {data.input!r}, data.target = {data.target!r}",
+            allowed="two datasets",
+        )
     loss = job.loss or default_loss(facts.target_kind)
     metrics = default_metrics(facts.target_kind) if job.metrics.names is None else job.metrics.names
     layers = network(job, facts, loss)

@@ -184,3 +184,10 @@ def test_data_that_changed_are_not_resumed_on(files):
             file[name] = values
     with pytest.raises(UserError, match="data have changed"):
         run(job(files, run={"epochs": 2}), files / "a", resume=True)
+
+
+def test_labels_are_not_their_own_inputs_but_an_autoencoder_may_be(files):
+    with pytest.raises(UserError, match="same dataset of labels"):
+        run(job(files, data={"input": "/label"}), files / "a")
+    result = run(job(files, "x", model={"layers": [Dense(units=6)]}, run={"epochs": 1}), files / "b")
+    assert result.model.out_shape == (6,)
