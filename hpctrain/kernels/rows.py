@@ -118,7 +118,8 @@ def plan_window(ids, batch, unit, starts, rank, send_index, send_rows, receive_r
         if worker != rank:
             for at in range(0, ids.size, batch):
                 rows = min(batch, ids.size - at)
-                for j in range(at + share_start(rows, worker, size, unit), at + share_start(rows, worker + 1, size, unit)):
+                begin, end = share_start(rows, worker, size, unit), share_start(rows, worker + 1, size, unit)
+                for j in range(at + begin, at + end):
                     if first <= ids[j] < last:
                         send_index[leaving] = ids[j] - first
                         leaving += 1
