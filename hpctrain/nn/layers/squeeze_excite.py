@@ -15,7 +15,7 @@ from hpctrain.nn.layers.pooling import GlobalAvgPool
 
 
 class SqueezeExcite(Composite):
-    """x times sigmoid(W2 relu(W1 mean(x))), one for each channel (Hu et al. 2018); W1 has channels / `reduction` units."""
+    """x times sigmoid(W2 relu(W1 mean(x))), one a channel (Hu et al. 2018); W1 has channels / `reduction` units."""
 
     reduction: PositiveInt = 16
 
