@@ -14,6 +14,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from hpctrain.errors import HpctrainError, UserError
+from hpctrain.memory import aligned_zeros
 
 
 class CountError(HpctrainError):
@@ -47,10 +48,7 @@ class Group(ABC):
 
     def allocate(self, count: int, dtype: Any = np.float32) -> np.ndarray:
         """Return a zeroed 1-D array of `count` elements that starts on a 64-byte boundary."""
-        dtype = np.dtype(dtype)
-        raw = np.zeros(count * dtype.itemsize + 64, np.uint8)
-        start = -raw.ctypes.data % 64
-        return raw[start : start + count * dtype.itemsize].view(dtype)
+        return aligned_zeros(count, dtype)
 
     @contextmanager
     def agreed(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from hpctrain.batch import Batch
 from hpctrain.kernels.elementwise import blend
+from hpctrain.memory import aligned_zeros
 from hpctrain.nn import flat
 from hpctrain.nn.compose import compile_plan
 from hpctrain.nn.graph import build_graph
@@ -24,10 +25,6 @@ class Sequential:
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self.layers = list(layers)
-
-
-def _allocate(count: int, dtype: Any = np.float32) -> np.ndarray:
-    return np.zeros(count, dtype)
 
 
 class Model:
@@ -50,7 +47,7 @@ class Model:
         target_kind: str,
         *,
         seed: int = 0,
-        allocate: Callable[..., np.ndarray] = _allocate,
+        allocate: Callable[..., np.ndarray] = aligned_zeros,
         dtype: Any = np.float32,
     ) -> None:
         self.layers = tuple(layers)
