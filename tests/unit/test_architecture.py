@@ -19,7 +19,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 FOLDERS = ("hpctrain", "tests", "benchmarks", "jobs", "docs")
 FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
-LEAVES = {"errors", "registry", "options", "duration", "batch", "files", "version"}
+LEAVES = {"errors", "registry", "options", "duration", "batch", "files", "memory", "version"}
 
 # Package or top-level module -> what of ours it may import besides itself and the leaves: whole packages, or one module
 # by its full name.  `job` reads the tables of names and nothing behind them.
