@@ -22,7 +22,7 @@ from numba.extending import intrinsic
 from hpctrain.kernels.gemm import gemm
 from hpctrain.kernels.jit import kernel
 from hpctrain.kernels.microkernel import ADD, BIAS, LANES, RELU, emit_tile
-from hpctrain.kernels.packing import PANEL, pack_columns, pack_rows, stack_floats
+from hpctrain.kernels.packing import PANEL, pack_columns, pack_panels, pack_rows, stack_floats
 from hpctrain.kernels.shared import shared
 
 K_BLOCK, M_BLOCK = 256, 264
@@ -48,8 +48,8 @@ def is_float32(typingctx, array):  # noqa: ANN001, ANN201 (numba's typing protoc
 
 @kernel(cache=False)
 def _rows_of_tile(left, n):  # noqa: ANN001, ANN202
-    """Rows of the next tile where `left` are to come: 12, or 8 where that ends even or the panel is narrow."""
-    return 8 if n <= LANES or left <= 8 or left == 16 else 12
+    """Rows of the next tile where `left` are to come: 12, or 8 at the end and where the panel is narrow."""
+    return 8 if n < PANEL or left < 12 or left == 16 else 12
 
 
 def _panel_rows(m, n, k, a, ars, acs, packed, b, bks, c, ldc, mode, bias):  # noqa: ANN001, ANN202
@@ -61,12 +61,18 @@ def _panel_rows(m, n, k, a, ars, acs, packed, b, bks, c, ldc, mode, bias):  # no
         if packed:
             at, row_stride, step = a + 4 * i * k, 1, rows
         to, count = c + 4 * i * ldc, min(rows, m - i)
-        if rows == 8 and n <= LANES:
-            emit_tile(8, 1, (at, row_stride, step, b, bks, to, ldc, k, mode, bias, count, n))
-        elif rows == 8:
-            emit_tile(8, 2, (at, row_stride, step, b, bks, to, ldc, k, mode, bias, count, n))
+        if n == PANEL and count == 12:
+            emit_tile(12, 2, 1, (at, row_stride, step, b, bks, to, ldc, k, mode, bias, count, n))
+        elif n == PANEL and count == 8:
+            emit_tile(8, 2, 1, (at, row_stride, step, b, bks, to, ldc, k, mode, bias, count, n))
         else:
-            emit_tile(12, 2, (at, row_stride, step, b, bks, to, ldc, k, mode, bias, count, n))
+            for first in range(0, count, 8):
+                part = at + 4 * first * row_stride, c + 4 * (i + first) * ldc, min(8, count - first)
+                operands = (part[0], row_stride, step, b, bks, part[1], ldc, k, mode, bias, part[2], n)
+                if n > LANES:
+                    emit_tile(8, 2, 0, operands)
+                else:
+                    emit_tile(8, 1, 0, operands)
         i += rows
 
 
@@ -118,13 +124,12 @@ def _multiply(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias):  # noqa: A
                 at = tiles
             for first in range(0, n, GROUP * PANEL):
                 last = min(n, first + GROUP * PANEL)
-                if packs_b:
+                if packs_b and bjs == 1:
+                    pack_panels(b + 4 * (p * bks + first), bks, depth, last - first, panels, K_BLOCK * PANEL)
+                elif packs_b:
                     for j in range(first, last, PANEL):
                         place, from_b = panels + 4 * K_BLOCK * (j - first), b + 4 * (p * bks + j * bjs)
-                        if bjs == 1:
-                            pack_rows(from_b, bks, depth, min(PANEL, n - j), place, PANEL)
-                        else:
-                            pack_columns(from_b, bjs, depth, min(PANEL, n - j), place, PANEL)
+                        pack_columns(from_b, bjs, depth, min(PANEL, n - j), place, PANEL)
                 for j in range(first, last, PANEL):
                     from_b, stride = b + 4 * (p * bks + j * bjs), bks
                     if packs_b:

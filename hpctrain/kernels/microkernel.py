@@ -9,22 +9,25 @@ business of `matmul.py`.
 
 from __future__ import annotations
 
+import contextlib
+
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 LANES = 16  # float32 in a vector
 ADD, BIAS, RELU = 1, 2, 4  # bits of `mode`
+_ROWS_OF_POINTER = 3
 
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
 _WORD, _INT32 = ir.IntType(64), ir.IntType(32)
 
 
 @intrinsic(prefer_literal=True)
-def emit_tile(typingctx, mr, nr, arguments):  # noqa: ANN001, ANN201 (numba's typing protocol)
+def emit_tile(typingctx, mr, nr, whole, arguments):  # noqa: ANN001, ANN201 (numba's typing protocol)
     """Write a tile of `mr` rows and 16 `nr` columns (literals) into a kernel.
 
-    The other argument is a tuple of whole numbers (a, ars, acs, b, bks, c, ldc, k, mode, bias, rows, columns):
+    `whole`, a literal too: 1 where rows = mr and columns = 16 nr, which is quicker; 0 for any tile.  The last argument is a tuple of whole numbers (a, ars, acs, b, bks, c, ldc, k, mode, bias, rows, columns):
 
         C[i, j] = sum over p < k of A[i ars + p acs] B[p bks + j],  i < rows <= mr, j < columns <= 16 nr
 
@@ -34,24 +37,24 @@ def emit_tile(typingctx, mr, nr, arguments):  # noqa: ANN001, ANN201 (numba's ty
     columns is read or written.  Each sum is taken in the order of p, whatever the tile's size.  At least one row and
     column; it needs mr nr + nr + 1 vector registers to be fast.
     """
-    sizes = mr.literal_value, nr.literal_value
+    sizes = mr.literal_value, nr.literal_value, bool(whole.literal_value)
 
     def generate(context, builder, signature, args):  # noqa: ANN001, ANN202
         values = [
-            context.cast(builder, builder.extract_value(args[2], i), kind, types.int64)
+            context.cast(builder, builder.extract_value(args[3], i), kind, types.int64)
             for i, kind in enumerate(arguments)
         ]
         _Tile(builder, *sizes, values).emit()
         return context.get_dummy_value()
 
-    return types.void(mr, nr, arguments), generate
+    return types.void(mr, nr, whole, arguments), generate
 
 
 class _Tile:
     """Writes the code of one tile."""
 
-    def __init__(self, builder: ir.IRBuilder, mr: int, nr: int, arguments: list[ir.Value]) -> None:
-        self.builder, self.mr, self.nr = builder, mr, nr
+    def __init__(self, builder: ir.IRBuilder, mr: int, nr: int, whole: bool, arguments: list[ir.Value]) -> None:
+        self.builder, self.mr, self.nr, self.whole = builder, mr, nr, whole
         self.a, ars, acs, self.b, bks, self.c, ldc, self.k, self.mode, self.bias, self.rows, self.columns = arguments
         self.ars, self.acs, self.bks, self.ldc = (builder.mul(s, self._word(4)) for s in (ars, acs, bks, ldc))
         self.zero = ir.Constant(_VECTOR, [0.0] * LANES)
@@ -60,7 +63,7 @@ class _Tile:
         )
         # Written as stack variables, which LLVM turns into registers.
         self.sums = [[cgutils.alloca_once(builder, _VECTOR) for _ in range(nr)] for _ in range(mr)]
-        self.masks = [self._mask(j) for j in range(nr)]
+        self.masks = [] if whole else [self._mask(j) for j in range(nr)]
 
     def emit(self) -> None:
         builder = self.builder
@@ -72,21 +75,30 @@ class _Tile:
         for sums in self.sums:
             for total in sums:
                 builder.store(self.zero, total)
-        with cgutils.for_range(builder, self.k) as loop:
-            self._multiply_add(
-                builder.add(self.a, builder.mul(loop.index, self.acs)),
-                builder.add(self.b, builder.mul(loop.index, self.bks)),
-            )
+        # A pointer for every third row of A: LLVM would walk from row to row with one pointer, whose additions wait for
+        # each other, or keep one for each, for which there are not enough registers.
+        starts = [*self._row_addresses(self.a, self.ars)[::_ROWS_OF_POINTER], self.b]
+        steps = [self.acs] * (len(starts) - 1) + [self.bks]
+        pointers = [cgutils.alloca_once_value(builder, self._hidden(start)) for start in starts]
+        with cgutils.for_range(builder, self.k):
+            at = [builder.load(pointer, typ=_WORD) for pointer in pointers]
+            self._multiply_add(at[:-1], at[-1])
+            for pointer, now, step in zip(pointers, at, steps, strict=True):
+                builder.store(builder.add(now, step), pointer)
         self._finish(c_rows)
         for i in range(self.mr):
             with self._if_row(i):
                 for j in range(self.nr):
                     self._store(builder.load(self.sums[i][j], typ=_VECTOR), c_rows[i], j)
 
-    def _multiply_add(self, a: ir.Value, b: ir.Value) -> None:
+    def _multiply_add(self, a: list[ir.Value], b: ir.Value) -> None:
         builder = self.builder
         vectors = [self._load(b, j) for j in range(self.nr)]
-        for i, address in enumerate(self._row_addresses(a, self.ars)):
+        steps = self._row_steps(self.ars)
+        for i in range(self.mr):
+            address = a[i // _ROWS_OF_POINTER]
+            for step in steps[i - i % _ROWS_OF_POINTER + 1 : i + 1]:
+                address = builder.add(address, step)
             number = builder.load(builder.inttoptr(address, ir.FloatType().as_pointer()), typ=ir.FloatType())
             number.align = 4
             everywhere = self._splat(number)
@@ -117,23 +129,41 @@ class _Tile:
     def _row_addresses(self, first: ir.Value, stride: ir.Value) -> list[ir.Value]:
         """Addresses of the tile's rows; those past the bound fall together with the last one within."""
         addresses = [first]
-        for i in range(1, self.mr):
-            inside = self.builder.icmp_signed("<", self._word(i), self.rows)
-            step = self.builder.select(inside, stride, self._word(0))
+        for step in self._row_steps(stride)[1:]:
             addresses.append(self.builder.add(addresses[-1], step))
         return addresses
 
+    def _row_steps(self, stride: ir.Value) -> list[ir.Value]:
+        """How far each row is from the one before it."""
+        if self.whole:
+            return [stride] * self.mr
+        inside = [self.builder.icmp_signed("<", self._word(i), self.rows) for i in range(self.mr)]
+        return [self.builder.select(condition, stride, self._word(0)) for condition in inside]
+
+    def _hidden(self, word: ir.Value) -> ir.Value:
+        """The same number, of which LLVM does not know where it comes from (an empty piece of assembly)."""
+        return self.builder.asm(ir.FunctionType(_WORD, [_WORD]), "", "=r,0", [word], side_effect=False)
+
     def _if_row(self, i: int):  # noqa: ANN202 (a context manager)
+        if self.whole:
+            return contextlib.nullcontext()
         return self.builder.if_then(self.builder.icmp_signed("<", self._word(i), self.rows))
 
     def _load(self, address: ir.Value, j: int) -> ir.Value:
         pointer = self._pointer(address, j)
+        if self.whole:
+            loaded = self.builder.load(pointer, typ=_VECTOR)
+            loaded.align = 4
+            return loaded
         kind = ir.FunctionType(_VECTOR, [pointer.type, _INT32, self.masks[j].type, _VECTOR])
         function = cgutils.get_or_insert_function(self.builder.module, kind, f"llvm.masked.load.v{LANES}f32.p0")
         return self.builder.call(function, [pointer, ir.Constant(_INT32, 4), self.masks[j], self.zero])
 
     def _store(self, value: ir.Value, address: ir.Value, j: int) -> None:
         pointer = self._pointer(address, j)
+        if self.whole:
+            self.builder.store(value, pointer).align = 4
+            return
         kind = ir.FunctionType(ir.VoidType(), [_VECTOR, pointer.type, _INT32, self.masks[j].type])
         function = cgutils.get_or_insert_function(self.builder.module, kind, f"llvm.masked.store.v{LANES}f32.p0")
         self.builder.call(function, [value, pointer, ir.Constant(_INT32, 4), self.masks[j]])

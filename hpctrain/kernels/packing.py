@@ -47,6 +47,18 @@ def pack_rows(source, stride, rows, columns, to, width):  # noqa: ANN001, ANN201
 
 
 @kernel(cache=False, fastmath=False)
+def pack_panels(source, stride, rows, columns, to, distance):  # noqa: ANN001, ANN201
+    """`pack_rows` for panels that stand side by side in B, `columns` in all; the panels made are `distance` floats apart.
+
+    Row after row, so that memory is read in stretches that the processor's prefetcher can follow.
+    """
+    for p in range(rows):
+        for j in range(0, columns, PANEL):
+            place = to + 4 * (distance * (j // PANEL) + PANEL * p)
+            _copy_row(place, source + 4 * (stride * p + j), min(PANEL, columns - j), True)
+
+
+@kernel(cache=False, fastmath=False)
 def pack_columns(source, stride, rows, columns, to, width):  # noqa: ANN001, ANN201
     """to[p, j] = B[j, p] for p < rows, j < columns <= width, else 0; B's rows are `stride` floats apart.
 
@@ -74,7 +86,6 @@ def _copy_row(typingctx, to, source, columns, wide):  # noqa: ANN001, ANN202
         def copy(j):  # noqa: ANN001, ANN202
             mask = _first_lanes(builder, builder.sub(columns, ir.Constant(_WORD, LANES * j)))
             value = _masked_load(builder, builder.add(source, ir.Constant(_WORD, 4 * LANES * j)), mask)
-            _prefetch(builder, builder.add(source, ir.Constant(_WORD, 4 * (PANEL + LANES * j))))
             builder.store(value, _pointer(builder, builder.add(to, ir.Constant(_WORD, 4 * LANES * j))), align=4)
 
         copy(0)
@@ -99,7 +110,6 @@ def _transpose_tile(typingctx, to, to_stride, source, stride, rows, columns):  #
             mask = builder.select(present, inside, nowhere)
             row = builder.add(source, builder.mul(stride, ir.Constant(_WORD, j)))
             tile.append(_masked_load(builder, row, mask))
-            _prefetch(builder, builder.add(row, builder.mul(stride, ir.Constant(_WORD, PANEL))))
         # log2(16) rounds: each interleaves rows 8 apart, which rotates the bits of (row, lane) by one.
         for _ in range(4):
             low = ir.Constant(ir.VectorType(_INT32, LANES), [half for i in range(8) for half in (i, 16 + i)])
@@ -115,14 +125,6 @@ def _transpose_tile(typingctx, to, to_stride, source, stride, rows, columns):  #
 
 def _pointer(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
     return builder.inttoptr(address, _VECTOR.as_pointer())
-
-
-def _prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
-    """Ask for the line at an address (which may lie outside of the array) to be brought into L2."""
-    pointer = _pointer(builder, address)
-    kind = ir.FunctionType(ir.VoidType(), [pointer.type, _INT32, _INT32, _INT32])
-    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(function, [pointer, ir.Constant(_INT32, 0), ir.Constant(_INT32, 2), ir.Constant(_INT32, 1)])
 
 
 def _first_lanes(builder: ir.IRBuilder, count: ir.Value) -> ir.Value:
