@@ -1,10 +1,9 @@
 """Matrix products: the one place that says how a product of given shape is computed.
 
-The rule: float64 (checks of gradients) goes to BLAS, and so do float32 products A^T B (weight gradients) with 2^20
-results or more, where its packing of both factors wins.  Everything else goes through register tiles: they are ahead of
-OpenBLAS for nearly every shape of a dense layer, need no second pass for bias and ReLU, and take each element's sum in
-an order that depends on k alone: in forward passes and input gradients, which always go this way, a row has the same
-bits whatever rows stand beside it.
+The rule: float64 (checks of gradients) goes to BLAS; float32 goes through register tiles, which are ahead of OpenBLAS
+for every shape of a dense layer that was measured, need no second pass for bias and ReLU, and take each element's sum
+in an order that depends on k alone: in forward passes and input gradients, a row has the same bits whatever rows stand
+beside it.
 
 Blocking (after Goto & van de Geijn, ACM TOMS 34, 2008): k in blocks of at most K_BLOCK, so that a panel of B (a k block
 x 32 columns) stays in L1; a panel is packed where it is transposed, or used often enough to pay.  Tiles of 12 or 8 rows
@@ -25,12 +24,11 @@ from hpctrain.kernels.microkernel import ADD, BIAS, LANES, RELU, emit_tile
 from hpctrain.kernels.packing import PANEL, pack_columns, pack_panels, pack_rows, stack_floats
 from hpctrain.kernels.shared import shared
 
-K_BLOCK, M_BLOCK = 256, 264
+K_BLOCK, M_BLOCK = 256, 528
 GROUP = 4  # panels that are packed at a time, so that memory is read in longer stretches
 PACK_B_FROM_ROWS = 48  # packing a panel costs about as much as 4 rows of products
 PACK_A_FROM_STRIDE = 256
 PACK_A_FROM_COLUMNS, PACK_TRANSPOSED_A_FROM_COLUMNS = 256, 128
-BLAS_FROM_RESULTS = 1 << 20  # of A^T B
 
 _PANELS_FLOATS = GROUP * K_BLOCK * PANEL
 _TILES_FLOATS = K_BLOCK * M_BLOCK + LANES * PANEL  # the transposing tile writes whole vectors
@@ -202,7 +200,7 @@ def matmul_relu(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
 @kernel
 def matmul_tn(a: np.ndarray, b: np.ndarray, c: np.ndarray, beta: float) -> None:
     """C = A^T B + beta C for A (k, m), B (k, n), C (m, n); beta 0 (C is not read) or 1."""
-    if is_float32(a) and c.size < BLAS_FROM_RESULTS:
+    if is_float32(a):
         mode = ADD if beta != 0.0 else 0
         m, n, k = a.shape[1], b.shape[1], a.shape[0]
         multiply(m, n, k, a.ctypes.data, 1, m, b.ctypes.data, n, 1, c.ctypes.data, n, mode, 0)
