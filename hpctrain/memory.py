@@ -6,6 +6,7 @@ the processor spends more time on their addresses than on their contents; Linux 
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from typing import Any
 
@@ -31,8 +32,6 @@ def aligned_zeros(count: int, dtype: Any = np.float32) -> np.ndarray:
 def _huge_pages(size: int) -> np.ndarray:
     """Return `size` zero bytes and what it takes to start them on a huge page; memory is used where it is touched."""
     pages = mmap.mmap(-1, size + _HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    try:
+    with contextlib.suppress(OSError):  # a kernel without them
         pages.madvise(mmap.MADV_HUGEPAGE)
-    except OSError:
-        pass  # a kernel without them
     return np.frombuffer(pages, np.uint8)

@@ -27,7 +27,8 @@ _WORD, _INT32 = ir.IntType(64), ir.IntType(32)
 def emit_tile(typingctx, mr, nr, whole, arguments):  # noqa: ANN001, ANN201 (numba's typing protocol)
     """Write a tile of `mr` rows and 16 `nr` columns (literals) into a kernel.
 
-    `whole`, a literal too: 1 where rows = mr and columns = 16 nr, which is quicker; 0 for any tile.  The last argument is a tuple of whole numbers (a, ars, acs, b, bks, c, ldc, k, mode, bias, rows, columns):
+    `whole`, a literal too: 1 where rows = mr and columns = 16 nr, which is quicker; 0 for any tile.  The last argument
+    is a tuple of whole numbers (a, ars, acs, b, bks, c, ldc, k, mode, bias, rows, columns):
 
         C[i, j] = sum over p < k of A[i ars + p acs] B[p bks + j],  i < rows <= mr, j < columns <= 16 nr
 

@@ -48,7 +48,7 @@ def pack_rows(source, stride, rows, columns, to, width):  # noqa: ANN001, ANN201
 
 @kernel(cache=False, fastmath=False)
 def pack_panels(source, stride, rows, columns, to, distance):  # noqa: ANN001, ANN201
-    """`pack_rows` for panels that stand side by side in B, `columns` in all; the panels made are `distance` floats apart.
+    """`pack_rows` for panels that stand side by side in B, `columns` in all; those made are `distance` floats apart.
 
     Row after row, so that memory is read in stretches that the processor's prefetcher can follow.
     """

@@ -13,7 +13,9 @@ HUGE = 1 << 21
 def test_arrays_are_zero_writable_and_start_on_a_line(count, dtype):
     array = aligned_zeros(count, dtype)
 
-    assert array.shape == (count,) and array.dtype == dtype and array.flags.c_contiguous and array.flags.writeable
+    assert (array.shape, array.dtype) == ((count,), dtype)
+    assert array.flags.c_contiguous
+    assert array.flags.writeable
     assert count == 0 or array.ctypes.data % 64 == 0
     assert not array.any()
     array[:] = 1  # all of it is there
