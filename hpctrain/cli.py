@@ -60,7 +60,9 @@ _JOB_EXAMPLES = """[bold]Examples[/bold]
 
   python -m hpctrain job > job.toml                        a template to edit
 
-  python -m hpctrain job --builtin > digits.toml           a small real example"""
+  python -m hpctrain job --builtin > digits.toml           a small real example
+
+  python -m hpctrain job job.toml --memory -n 8            will it fit?"""
 
 app = typer.Typer(
     help="Train neural networks on CPU clusters. Without a command: train the built-in job.",
@@ -168,9 +170,28 @@ def evaluate(
 @app.command(epilog=_JOB_EXAMPLES)
 def job(
     context: typer.Context,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="JOB", help="With --memory: a job file; without one: the built-in job.")
+    ] = None,
     builtin: Annotated[bool, typer.Option("--builtin", help="Print the built-in job instead.")] = False,
+    memory: Annotated[bool, typer.Option("--memory", help="Print what JOB will need of memory on a rank.")] = False,
+    ranks: Annotated[
+        int | None,
+        typer.Option("-n", "--ranks", min=1, metavar="N", help="With --memory: on how many; default: as launched."),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="With --memory: override a key of the job. Repeatable."),
+    ] = None,
 ) -> None:
-    """Print a complete, commented job file."""
+    """Print a complete, commented job file; or say what a job will need of memory."""
     from hpctrain.tools import job as tool
 
-    context.obj.append(partial(tool.command, builtin))
+    if not memory:
+        if file is not None or ranks is not None or overrides:
+            raise typer.BadParameter("JOB, --ranks and --set go with --memory; `train` runs a job")
+        context.obj.append(partial(tool.command, builtin))
+        return
+    if builtin and file is not None:
+        raise typer.BadParameter("--builtin and JOB are two jobs: give one of them")
+    context.obj.append(partial(tool.memory_command, file, overrides or [], ranks))

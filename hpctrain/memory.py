@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import resource
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 LINE_BYTES = 64
+_PAGE_BYTES = 1 << 12
 _HUGE_PAGE_BYTES = 1 << 21
+_STATUS = Path("/proc/self/status")
 
 
 def aligned_zeros(count: int, dtype: Any = np.float32) -> np.ndarray:
@@ -27,6 +32,40 @@ def aligned_zeros(count: int, dtype: Any = np.float32) -> np.ndarray:
         raw = np.zeros(size + LINE_BYTES, np.uint8)
         start = -raw.ctypes.data % LINE_BYTES
     return raw[start : start + size].view(dtype)
+
+
+def taken_bytes(size: int, touched: Iterable[tuple[int, int]] | None = None) -> int:
+    """Return the memory that an array of `size` bytes takes when the byte ranges `touched` (default: all) are used.
+
+    Whole pages, of the size that `aligned_zeros` asks for; what is never touched takes nothing.
+    """
+    page = _HUGE_PAGE_BYTES if size >= _HUGE_PAGE_BYTES else _PAGE_BYTES
+    total, end = 0, 0
+    for lo, hi in sorted([(0, size)] if touched is None else touched):
+        first, last = max(lo // page, end), -(-hi // page)
+        if last > first and hi > lo:
+            total += last - first
+            end = last
+    return total * page
+
+
+def resident_bytes() -> int:
+    """Return the memory that this process holds now."""
+    return _status("VmRSS:") or peak_bytes()
+
+
+def peak_bytes() -> int:
+    """Return the most memory that this process has held; not what the process that started it did before that."""
+    return _status("VmHWM:") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _status(key: str) -> int | None:
+    """Return a number of bytes out of Linux's account of this process; None where there is none."""
+    try:
+        lines = _STATUS.read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(key)), None)
 
 
 def _huge_pages(size: int) -> np.ndarray:

@@ -28,6 +28,8 @@ class _File:
     rows: int
     chunk_rows: int  # 1 where the inputs are contiguous
     row_bytes: int  # in the file's own types, uncompressed
+    converted_bytes: int  # of a row of the dataset with most of them that is read into memory of its own and converted
+    is_chunked: bool
 
     @property
     def stop(self) -> int:
@@ -106,7 +108,13 @@ class Hdf5Source:
         datasets = (inputs, targets, *weights.values())
         row_bytes = sum(dataset.dtype.itemsize * math.prod(dataset.shape[1:]) for dataset in datasets)
         chunk_rows = max(inputs.chunks[0] if inputs.chunks else 1, 1)
-        self._files.append(_File(path, len(self), len(inputs), chunk_rows, row_bytes))
+        wanted = (np.float32, np.int64 if kind == "class" else np.float32, *[np.float32] * len(weights))
+        converted = max(
+            dataset.dtype.itemsize * math.prod(dataset.shape[1:]) if dataset.dtype != dtype else 0
+            for dataset, dtype in zip(datasets, wanted, strict=True)
+        )
+        is_chunked = any(dataset.chunks for dataset in datasets)
+        self._files.append(_File(path, len(self), len(inputs), chunk_rows, row_bytes, converted, is_chunked))
 
     def _target_form(self, targets: h5py.Dataset, path: str, wanted: str | None) -> tuple[str, tuple[int, ...]]:
         kind = wanted or ("real" if targets.dtype.kind == "f" else "class")
@@ -195,6 +203,11 @@ class Hdf5Source:
                 yield at, end
                 at = end
 
+    def reading_bytes(self, rows: int) -> int:
+        """Return the memory that reading blocks of `rows` rows takes beside the arrays that are filled."""
+        caches = [_cache_bytes(file) for file in self._files if file.is_chunked]
+        return max(caches, default=0) + rows * max(file.converted_bytes for file in self._files)
+
     def read(self, lo: int, hi: int) -> Arrays:
         """Return inputs, targets and weights of the rows lo..hi, as `RowFormat.empty` describes them."""
         arrays = self.format.empty(hi - lo)
@@ -264,8 +277,7 @@ class Hdf5Source:
     def _file(self, file: _File) -> h5py.File:
         if self._open is None or self._open[0] != file.path:
             self.close()
-            least, most = _CACHE_BYTES
-            self._open = (file.path, open_file(file.path, min(max(least, file.chunk_rows * file.row_bytes), most)))
+            self._open = (file.path, open_file(file.path, _cache_bytes(file)))
         return self._open[1]
 
     def close(self) -> None:
@@ -279,6 +291,12 @@ class Hdf5Source:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _cache_bytes(file: _File) -> int:
+    """Return the size of HDF5's cache of decoded chunks: one row of chunks."""
+    least, most = _CACHE_BYTES
+    return min(max(least, file.chunk_rows * file.row_bytes), most)
 
 
 def _read(dataset: h5py.Dataset, lo: int, hi: int, out: np.ndarray, path: str) -> None:

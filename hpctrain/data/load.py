@@ -107,6 +107,25 @@ def load(
     return Dataset(**shards)
 
 
+def loading_bytes(source: Hdf5Source, size: int, rank: int, distribute: str, split: tuple[float, float]) -> int:
+    """Return the memory that `load` of one source takes on a rank for a while, beside the rows that the rank keeps.
+
+    Its blocks, what HDF5 needs, and a copy of the inputs that go into the largest part.
+    """
+    reads, sends = rank == 0 or distribute == "shared", distribute == "scatter" and rank == 0
+    form = source.format
+    pieces = [hi - lo for lo, hi in source.blocks(*row_range(len(source), rank, size), BLOCK_BYTES)]
+    if not pieces:
+        return 0
+    # Two blocks where one is read while the other is on its way.  The last rows come when all others are there.
+    blocks = sum(sorted(pieces)[-2:]) if sends else max(pieces)
+    last = pieces[-1] if len(pieces) < 3 else pieces[0]
+    copy = int(last * 4 * form.input_size * max(1.0 - sum(split), *split))
+    keeping = blocks * form.row_bytes + (max(copy, source.reading_bytes(last)) if reads else copy)
+    sending = 2 * max(pieces) * form.row_bytes + source.reading_bytes(max(pieces)) if sends and size > 1 else 0
+    return max(keeping, sending)
+
+
 def _plans(sources: tuple[Hdf5Source | None, ...], split: tuple[float, float], seed: int) -> list[_Plan | None]:
     plans: list[_Plan | None] = []
     for name, source, fraction in zip(_PARTS, sources, (0.0, *split), strict=True):

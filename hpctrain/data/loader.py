@@ -13,6 +13,7 @@ import numpy as np
 
 from hpctrain.batch import Batch
 from hpctrain.comm.group import Group, Request
+from hpctrain.data.format import RowFormat
 from hpctrain.data.shard import Shard
 from hpctrain.data.sharding import EpochOrder, worker_range
 from hpctrain.kernels.rows import assemble_rows, pack_rows, plan_window
@@ -49,11 +50,9 @@ class BatchLoader:
         self.group, self.shard = group, shard
         self.seed, self.shuffle = seed, shuffle
         self.global_batch, self.unit = global_batch, unit
-        self.steps_per_epoch = -(-shard.total // global_batch)
-        batch = min(global_batch, shard.total)
-        step_bytes = batch * (shard.format.row_bytes + _INDEX_BYTES)
-        self._window_steps = max(1, min(self.steps_per_epoch, window_bytes // step_bytes))
-        self._batch = batch
+        self._batch = batch = min(global_batch, shard.total)
+        self.steps_per_epoch = -(-shard.total // batch)
+        self._window_steps = _window_steps(shard.format, shard.total, batch, window_bytes)
         self._words = shard.format.words(shard.inputs, shard.targets, shard.stored_weight)
         most = worker_range(batch, 0, group.size, unit)[1]  # rank 0's share is never the smaller one
         self._inputs, self._targets, self._stored = shard.format.empty(most)
@@ -103,6 +102,35 @@ class BatchLoader:
         plan_window(index.copy(), 1, 1, np.array([0, 1]), 0, index.copy(), rows[0], rows[1], index, rows[2])
         pack_rows(*own, index, wire)
         assemble_rows(*own, wire, index, *out)
+
+
+def exchange_bytes(
+    form: RowFormat,
+    rows: int,
+    global_batch: int,
+    size: int,
+    shuffle: str = "global",
+    unit: int = 1,
+    window_bytes: int = WINDOW_BYTES,
+) -> int:
+    """Return the memory that a `BatchLoader` of these settings takes on a rank; `rows` are the part's, over all ranks.
+
+    It makes room for more, which is never used: with a global shuffle a rank sends its even share of a window.
+    """
+    batch = min(global_batch, rows)
+    steps = _window_steps(form, rows, batch, window_bytes)
+    most = worker_range(batch, 0, size, unit)[1]
+    positions = min(steps * batch, rows)
+    arriving = steps * most * (size - 1) // size
+    leaving = arriving if shuffle == "global" else min(positions, -(-rows // size)) * (size - 1) // size
+    window = 8 * (positions + steps * most + leaving) + form.row_bytes * (leaving + arriving)
+    windows = 1 if steps * batch >= rows else 2
+    return windows * window + most * (form.row_bytes + 4 * form.positions)
+
+
+def _window_steps(form: RowFormat, rows: int, batch: int, window_bytes: int) -> int:
+    """Return how many steps' rows are exchanged at a time."""
+    return max(1, min(-(-rows // batch), window_bytes // (batch * (form.row_bytes + _INDEX_BYTES))))
 
 
 class _Window:

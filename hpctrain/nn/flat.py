@@ -82,5 +82,5 @@ def weights_sha256(*parts: tuple[Layout, np.ndarray]) -> str:
     digest = hashlib.sha256()
     for layout, buffer in parts:
         for slot in layout:
-            digest.update(np.ascontiguousarray(buffer[slot.offset : slot.stop], "<f4").tobytes())
+            digest.update(np.ascontiguousarray(buffer[slot.offset : slot.stop], "<f4"))
     return digest.hexdigest()

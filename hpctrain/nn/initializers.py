@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -24,6 +25,7 @@ InitializerName = Literal[
     "zeros",
 ]
 
+_PIECE = 1 << 16  # numbers drawn at a time
 _GAINS = {"glorot": 1.0, "he": 2.0, "lecun": 1.0}
 
 
@@ -44,12 +46,13 @@ def fill_initial(view: np.ndarray, name: str, fan_in: int, fan_out: int, seed: i
     fan = (fan_in + fan_out) / 2.0 if rule == "glorot" else fan_in
     deviation = math.sqrt(_GAINS[rule] / max(fan, 1.0))
     random = np.random.Generator(np.random.Philox(key=[seed, index]))
-    draw: Callable[[], np.ndarray] = (
-        (lambda: random.standard_normal(view.shape))
-        if shape == "normal"
-        else (lambda: random.uniform(-math.sqrt(3.0), math.sqrt(3.0), view.shape))
+    draw: Callable[[int], np.ndarray] = (
+        random.standard_normal if shape == "normal" else partial(random.uniform, -math.sqrt(3.0), math.sqrt(3.0))
     )
-    view[...] = deviation * draw()
+    flat = view.reshape(-1)  # drawn piece by piece, the numbers are the same, and a large tensor needs no second one
+    for at in range(0, flat.size, _PIECE):
+        piece = flat[at : at + _PIECE]
+        piece[:] = deviation * draw(piece.size)
 
 
 def _fill_orthogonal(view: np.ndarray, random: np.random.Generator) -> None:

@@ -13,6 +13,7 @@ from hpctrain.comm.group import Group
 from hpctrain.data.load import load
 from hpctrain.data.loader import BatchLoader
 from hpctrain.errors import UserError
+from hpctrain.memory import peak_bytes
 from hpctrain.monitor.base import EvaluationReport, Monitor, RunInfo
 from hpctrain.nn.metrics import by_name
 from hpctrain.nn.model import Model
@@ -231,7 +232,7 @@ class Session:
             if self.model.target_kind == "real":
                 baseline = self.evaluator.mean_predictor(dataset.train, dataset.test)
         seconds = trainer.train_s
-        memory = self.group.all_gather_objects(peak_memory_bytes())
+        memory = self.group.all_gather_objects(peak_bytes())
         return {
             "finished": True,
             "job": self.job.name,
@@ -272,10 +273,3 @@ class _LoadProgress:
         if time.monotonic() >= self._next:
             self._session.say(f"reading data: {fraction:.0%}")
             self._next = time.monotonic() + self._every_s
-
-
-def peak_memory_bytes() -> int:
-    """Return the most resident memory that this process has had."""
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

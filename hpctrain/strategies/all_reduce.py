@@ -11,6 +11,7 @@ from hpctrain.comm.collectives import COLLECTIVES
 from hpctrain.comm.collectives.base import Collective
 from hpctrain.comm.group import Group
 from hpctrain.errors import UserError, unknown_name
+from hpctrain.memory import taken_bytes
 from hpctrain.nn.flat import CHECKPOINT, LOSS, ROWS, STOP, TAIL, WEIGHT
 from hpctrain.optim.averaging import SLOT, WeightAverage
 from hpctrain.strategies.base import FlatModel, StepOutcome, Strategy, StrategyRun
@@ -31,6 +32,15 @@ class AllReduce(Strategy):
     def bind(self, group: Group, model: FlatModel, optimizer: Any, clip: Any | None) -> AllReduceRun:
         """Make the run-time object and the optimizer's state."""
         return AllReduceRun(COLLECTIVES.get(self.collective)(group), model, optimizer, clip)
+
+    def memory_bytes(self, size: int, parameters: int, summed: int, optimizer: Any) -> dict[str, int]:
+        """Return the bytes of the optimizer's state, the weights' average and the collective's scratch."""
+        buffer = taken_bytes(4 * parameters)
+        return {
+            "optimizer": len(optimizer.slots) * buffer,
+            "moving average of the weights": 0 if optimizer.ema is None else buffer,
+            "combining gradients": COLLECTIVES.get(self.collective).scratch_bytes(summed, size),
+        }
 
     def describe(self) -> str:
         """Return "all_reduce (COLLECTIVE)"."""

@@ -63,6 +63,14 @@ class Strategy(Part, ABC):
         """
 
     @abstractmethod
+    def memory_bytes(self, size: int, parameters: int, summed: int, optimizer: Any) -> dict[str, int]:
+        """Return what the run-time object will take on a rank of `size`, by what it is for.
+
+        parameters  length of `model.params`, in floats
+        summed      length of `model.grad_buffer`
+        """
+
+    @abstractmethod
     def describe(self) -> str:
         """Return one phrase for people: "all_reduce (ring)"."""
 

@@ -1,9 +1,17 @@
-"""The verb `job`: a complete, commented job file to start from.
+"""The verb `job`: a complete, commented job file to start from; or what a job will need of memory.
 
 `tests/unit/test_job_template.py` holds the template to the schema: every key and every registered part is in it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hpctrain.comm.group import Group
+    from hpctrain.run.memory_estimate import MemoryEstimate
 
 
 def command(builtin: bool) -> int:
@@ -13,6 +21,53 @@ def command(builtin: bool) -> int:
     if launched().rank == 0:
         print(builtin_job() if builtin else TEMPLATE, end="", flush=True)
     return 0
+
+
+def memory_command(job: Path | None, overrides: Sequence[str], ranks: int | None) -> int:
+    """Print what a job (default: the built-in one) will need of memory, and return the exit code.
+
+    `ranks` is the number of ranks that it will run on; default: as many as were launched now.
+    """
+    from hpctrain.run import launch
+
+    def show(group: Group) -> None:
+        from hpctrain.memory import resident_bytes
+        from hpctrain.run.master import resolve
+        from hpctrain.run.memory_estimate import estimate
+        from hpctrain.tools.train import job_loader
+
+        with group.agreed():
+            if group.rank == 0:
+                size = ranks or group.size
+                before = resident_bytes()
+                loaded = job_loader(job, overrides, None, False)()
+                prepared = resolve(loaded, size)
+                print(memory_table(loaded.name, estimate(prepared, size, (resident_bytes(), before))), flush=True)
+
+    return launch.command(show)
+
+
+def memory_table(name: str, found: MemoryEstimate) -> str:
+    """Return an estimate in words: each purpose with its MB on rank 0 and on each other rank."""
+    from hpctrain.monitor.words import counted
+
+    columns = ["rank 0"] + ["each other"] * (found.ranks > 1)
+    rows = [(part.name, part.first, part.other) for part in found.parts]
+    rows.append(("total: the peak of a rank", found.first, found.other))
+    width = max(len(row[0]) for row in rows)
+    lines = [f"memory of {name} on {counted(found.ranks, 'rank')}, in MB"]
+    lines.append(f"  {'':<{width}}  " + "  ".join(f"{column:>10}" for column in columns))
+    for label, *sizes in rows:
+        cells = [f"{size / 1e6:>10,.1f}" for size in sizes[: len(columns)]]
+        lines.append(f"  {label:<{width}}  " + "  ".join(cells))
+    if found.ranks > 1:
+        lines.append(f"  {'all ranks together':<{width}}  {found.total / 1e6:>10,.1f}")
+    if found.compiling:
+        lines.append(
+            "Kernels of this job are not in the cache yet: compiling them, once, takes about "
+            f"{found.compiling / 1e6:,.0f} MB more\non the first rank of each node."
+        )
+    return "\n".join(lines)
 
 
 def builtin_job() -> str:

@@ -89,7 +89,7 @@ class Checkpoint:
         digest = hashlib.sha256()
         for tensors in (self.parameters, self.state):
             for tensor in tensors.values():
-                digest.update(np.ascontiguousarray(tensor, "<f4").tobytes())
+                digest.update(np.ascontiguousarray(tensor, "<f4"))
         return digest.hexdigest()
 
 
@@ -158,8 +158,11 @@ def prune(folder: str | Path, keep: int) -> None:
 
 
 def tensors_of(layout: Layout, buffer: np.ndarray) -> Tensors:
-    """Return copies of a flat float32 buffer's tensors in their own shapes, by name, in layout order."""
-    return {name: view.copy() for name, view in layout.views(buffer).items()}
+    """Return a flat float32 buffer's tensors in their own shapes, by name, in layout order: views, not copies.
+
+    A checkpoint of them is written before the next step, and takes no memory of its own.
+    """
+    return layout.views(buffer)
 
 
 def fill(layout: Layout, buffer: np.ndarray, tensors: Tensors) -> None:

@@ -22,6 +22,11 @@ WORKSPACE_BYTES = 16 << 20  # ... and fewer where they need more workspace than 
 LEAST_ROWS = 16  # training with small batches does.  A function of the network alone, the same at every world size.
 
 
+def rows_a_pass(row_floats: int) -> int:
+    """Return the most rows of a forward pass of a network whose workspace has so many floats for each."""
+    return min(ROWS, max(LEAST_ROWS, WORKSPACE_BYTES // (4 * max(1, row_floats))))
+
+
 class Evaluator:
     """Evaluates one model; buffers are made once.  `metrics` maps names to `Metric` objects."""
 
@@ -29,7 +34,7 @@ class Evaluator:
         self._group = group
         self._model = model
         self._metrics = metrics
-        self._rows = min(ROWS, max(LEAST_ROWS, WORKSPACE_BYTES // (4 * max(1, model.plan.row_floats))))
+        self._rows = rows_a_pass(model.plan.row_floats)
         self._outputs = np.zeros((self._rows, *model.out_shape), np.float32)
         self._scratch = np.zeros(self._outputs.size, np.float32)
 

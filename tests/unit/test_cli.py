@@ -91,6 +91,14 @@ def test_job_prints_a_file_that_loads(capsys: pytest.CaptureFixture):
     assert capsys.readouterr().out == BUILTIN_JOB.read_text()
 
 
+def test_job_memory_hands_everything_over(monkeypatch: pytest.MonkeyPatch):
+    calls = []
+    monkeypatch.setattr("hpctrain.tools.job.memory_command", lambda *given: calls.append(given) or 0)
+    assert code("job", "--memory") == 0
+    assert code("job", "a.toml", "--memory", "-n", "8", "--set", "run.seed=3") == 0
+    assert calls == [(None, [], None), (Path("a.toml"), ["run.seed=3"], 8)]
+
+
 def test_version(capsys: pytest.CaptureFixture):
     assert code("--version") == 0
     assert capsys.readouterr().out == f"hpctrain {__version__}\n"
@@ -111,6 +119,9 @@ def test_help_teaches_by_example(verb: list[str], capsys: pytest.CaptureFixture)
         (["train", "--sett", "a=1"], "--sett"),
         (["train", "--resume"], "--resume needs --run-dir"),
         (["evaluate"], "Missing argument"),
+        (["job", "a.toml"], "go with --memory"),
+        (["job", "--memory", "-n", "0"], "--ranks"),
+        (["job", "a.toml", "--memory", "--builtin"], "two jobs"),
         (["evaluate", "runs/a", "--part", "tset"], "tset"),
     ],
     ids=str,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hpctrain.memory import aligned_zeros
+from hpctrain.memory import aligned_zeros, peak_bytes, resident_bytes, taken_bytes
 
 HUGE = 1 << 21
 
@@ -32,3 +32,35 @@ def test_arrays_do_not_share_memory():
     first[:] = 1
 
     assert not second.any()
+
+
+@pytest.mark.parametrize(
+    ("size", "touched", "pages", "page"),
+    [
+        (0, None, 0, 4096),
+        (1, None, 1, 4096),
+        (4097, None, 2, 4096),
+        (HUGE - 1, None, 512, 4096),
+        (HUGE, None, 1, HUGE),
+        (HUGE + 1, None, 2, HUGE),
+        (10 * HUGE, [], 0, HUGE),
+        (10 * HUGE, [(5, 5)], 0, HUGE),
+        (10 * HUGE, [(HUGE, 2 * HUGE), (0, 1), (3 * HUGE - 1, 3 * HUGE + 1)], 4, HUGE),
+        (10 * HUGE, [(0, 3 * HUGE), (HUGE, HUGE + 9), (2 * HUGE, 4 * HUGE)], 4, HUGE),
+    ],
+)
+def test_memory_is_taken_in_whole_pages(size, touched, pages, page):
+    assert taken_bytes(size, touched) == pages * page
+
+
+def test_what_is_used_is_resident_and_what_was_used_is_the_peak():
+    before = resident_bytes()
+    array = aligned_zeros(16 * HUGE // 4)
+    untouched = resident_bytes()
+    array[:] = 1
+    used = resident_bytes()
+    assert untouched - before < HUGE
+    assert 15 * HUGE < used - before < 18 * HUGE
+    del array
+    assert resident_bytes() < used - 15 * HUGE
+    assert peak_bytes() > used - HUGE  # Linux counts by and by

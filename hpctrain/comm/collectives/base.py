@@ -20,6 +20,11 @@ class Collective(ABC):
     def __init__(self, group: Group) -> None:
         self.group = group
 
+    @staticmethod
+    @abstractmethod
+    def scratch_bytes(length: int, size: int) -> int:
+        """Return the memory that an `all_reduce` of `length` floats over `size` ranks takes beside the buffer."""
+
     def owned(self, length: int) -> tuple[int, int]:
         """Return the (lo, hi) that this rank owns of a buffer of this length; the ranks' parts follow one another."""
         bounds = part_bounds(length, self.group.size)

@@ -18,6 +18,11 @@ class NativeCollective(Collective):
         self._counts: list[int] = []
         self._part = group.allocate(0)  # MPI gives a reduce-scatter's result beside the buffer, not in its place
 
+    @staticmethod
+    def scratch_bytes(length: int, size: int) -> int:
+        """Return the bytes of a second buffer: MPI libraries receive into one what they add."""
+        return 4 * length if size > 1 else 0
+
     def all_reduce(self, buffer: np.ndarray) -> None:
         """Replace the buffer by the sum over all ranks."""
         self.check(buffer)

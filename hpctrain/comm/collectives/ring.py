@@ -9,6 +9,7 @@ from hpctrain.comm.executor import Executor
 from hpctrain.comm.group import Group
 from hpctrain.comm.schedule import ring_all_gather, ring_reduce_scatter
 from hpctrain.kernels.reduce import add_into
+from hpctrain.memory import taken_bytes
 
 
 class RingCollective(Collective):
@@ -18,6 +19,11 @@ class RingCollective(Collective):
         super().__init__(group)
         self._reduce_scatter = Executor(group, ring_reduce_scatter(group.rank, group.size))
         self._all_gather = Executor(group, ring_all_gather(group.rank, group.size))
+
+    @staticmethod
+    def scratch_bytes(length: int, size: int) -> int:
+        """Return the bytes of the longest part, which comes in to be added."""
+        return taken_bytes(4 * -(-length // size)) if size > 1 else 0
 
     def all_reduce(self, buffer: np.ndarray) -> None:
         """Replace the buffer by the sum over all ranks: a reduce-scatter, then an all-gather."""

@@ -95,6 +95,12 @@ class Auc(Metric):
         exact = rows * curves <= EXACT_SCORES
         return {"broken": 0.0, "curves": [ScoreCounts(exact) for _ in range(curves)]}
 
+    def kept_bytes(self, width: int, rows: int) -> int:
+        """Return the bytes of all ranks' scores, 20 each, and of sorting one curve's; see `Metric.kept_bytes`."""
+        curves = 1 if width <= 2 else width
+        scores = rows if rows * curves <= EXACT_SCORES else 1 << _COARSE_BITS
+        return 20 * scores * curves + 40 * max(scores, _PENDING)
+
     def update(self, state: dict[str, Any], outputs: np.ndarray, targets: np.ndarray, weight: np.ndarray) -> None:
         """Add rows: see `Metric.update`."""
         width = outputs.shape[1]

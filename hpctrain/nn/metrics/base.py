@@ -44,6 +44,10 @@ class Metric(Part):
         """Return an empty state for a network with `width` outputs; `rows` will be judged on all ranks together."""
         return np.zeros(self.size(width))
 
+    def kept_bytes(self, width: int, rows: int) -> int:
+        """Return the most memory that the states of an evaluation take on a rank, in the terms of `start`."""
+        return 8 * self.size(width)
+
     @abstractmethod
     def update(self, state: Any, outputs: np.ndarray, targets: np.ndarray, weight: np.ndarray) -> None:
         """Add rows to the state: outputs (n, width) float32, targets int64 (n,) or float32 (n, width), weight (n,)

@@ -1,0 +1,118 @@
+"""What is said of a job's memory before it starts: each rule against the arrays that a run then makes."""
+
+import tracemalloc
+
+import h5py
+import numpy as np
+import pytest
+
+from hpctrain.batch import Batch
+from hpctrain.comm.single_group import SingleGroup
+from hpctrain.data import load as loading
+from hpctrain.data.format import RowFormat
+from hpctrain.data.hdf5 import Hdf5Source
+from hpctrain.data.loader import BatchLoader, exchange_bytes
+from hpctrain.data.shard import Shard
+from hpctrain.nn.layers.activations import Relu
+from hpctrain.nn.layers.dense import Dense
+from hpctrain.nn.losses import SoftmaxCrossEntropy
+from hpctrain.nn.model import Model
+from hpctrain.run.memory_estimate import MemoryEstimate, Part, workspace_bytes
+from hpctrain.tools.job import memory_table
+
+PAGE = 4096
+
+
+def model():
+    layers = [Dense(units=16), Relu(), Dense(units=8)]
+    return Model(layers, (16,), SoftmaxCrossEntropy(), "class")
+
+
+def changed_pages(array, before):
+    changed = np.flatnonzero(array.view(np.uint32) != before.view(np.uint32)) * 4 // PAGE
+    return set(changed.tolist())
+
+
+@pytest.mark.parametrize(("train", "judged"), [(400, 0), (200, 3000), (16, 2000)])
+def test_the_workspace_is_counted_by_the_pages_that_passes_write(train, judged):
+    made = model()
+    made.initialize()
+    made.reserve(max(train, judged))
+    workspace = made._workspace
+    workspace[:] = np.nan  # no result is this
+    before = workspace.copy()
+    inputs = np.random.default_rng(0).normal(size=(max(train, judged), 16)).astype(np.float32)
+    ids = np.arange(train)
+    made.loss_and_grad(Batch(inputs[:train], ids % 8, np.ones(train, np.float32), ids, 0, 0))
+    written = changed_pages(workspace, before)
+    if judged:
+        made.predict(inputs[:judged], np.empty((judged, 8), np.float32))
+        written |= changed_pages(workspace, before)
+    assert workspace.nbytes < 1 << 21  # small pages
+    values = 12  # each may begin and end within a page
+    assert abs(workspace_bytes(made.plan, train, judged) / PAGE - len(written)) <= values
+
+
+def shard(rows, form):
+    inputs, targets, weight = form.empty(rows)
+    return Shard(form, inputs, targets, np.array([0, rows]), 0, weight)
+
+
+@pytest.mark.parametrize(("rows", "batch"), [(1000, 10), (1000, 5000), (7, 3)])
+@pytest.mark.parametrize("window", [1 << 12, 1 << 25])
+def test_the_exchange_is_counted_by_the_loader_s_arrays(rows, batch, window):
+    form = RowFormat((3, 5), "class", (5,), (5,))
+    loader = BatchLoader(SingleGroup(), shard(rows, form), batch, 0, window_bytes=window)
+    used = loader._windows if loader._window_steps < loader.steps_per_epoch else loader._windows[:1]
+    arrays = [loader._inputs, loader._targets, loader._stored, loader._weight]
+    arrays += [array for each in used for array in (each._ids, each._source, each._send, each.received)]
+    expected = sum(array.nbytes for array in arrays)
+    assert exchange_bytes(form, rows, batch, 1, window_bytes=window) == expected
+
+
+def test_the_exchange_grows_with_what_stands_elsewhere():
+    form = RowFormat((100,), "class")
+    alone = exchange_bytes(form, 10_000, 100, 1)
+    shared = exchange_bytes(form, 10_000, 100, 4)
+    # Each rank works on a quarter of the rows, of which three quarters come from others, and sends as many.
+    assert shared - alone == pytest.approx(2 * 10_000 * 3 / 16 * form.row_bytes, rel=0.1)
+    # In the order of the file one rank holds all the rows of a window, and sends three quarters of them.
+    in_order, shuffled = (exchange_bytes(form, 10_000, 100, 4, how, window_bytes=1 << 20) for how in ("none", "global"))
+    in_a_window = 100 * ((1 << 20) // (100 * (form.row_bytes + 24)))
+    assert in_order - shuffled == pytest.approx(2 * in_a_window * (3 / 4 - 3 / 16) * form.row_bytes, rel=0.1)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("rows", [900, 5000])
+def test_reading_is_counted_by_what_it_allocates(tmp_path, monkeypatch, dtype, rows):
+    monkeypatch.setattr(loading, "BLOCK_BYTES", 1 << 20)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["y"] = np.zeros((rows, 250), dtype), np.zeros(rows, int)
+    source = Hdf5Source([str(tmp_path / "a.h5")], "x", "y")
+    split = (0.1, 0.0)
+    loading.load(SingleGroup(), source, split=split)  # loads the kernels
+    tracemalloc.start()
+    try:
+        dataset = loading.load(SingleGroup(), source, split=split)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    held = dataset.train.nbytes + dataset.validation.nbytes
+    unused = 0 if rows == 5000 else 1 << 20  # with so few rows the second block is made, but hardly written to
+    assert (
+        peak - held - 1.1 * unused < 1.05 * loading.loading_bytes(source, 1, 0, "scatter", split) < 1.2 * (peak - held)
+    )
+
+
+def test_parts_add_up_and_are_shown():
+    found = MemoryEstimate(3, (Part("data", 2_000_000, 1_500_000), Part("code", 3_000_000, 3_000_000)), 7_000_000)
+    assert (found.first, found.other, found.total) == (5_000_000, 4_500_000, 14_000_000)
+    lines = memory_table("digits", found).splitlines()
+    assert lines[0] == "memory of digits on 3 ranks, in MB"
+    assert lines[2].split() == ["data", "2.0", "1.5"]
+    assert lines[4].split()[-2:] == ["5.0", "4.5"]
+    assert lines[5].split()[-1] == "14.0"
+    assert "about 7 MB more" in lines[6]
+    alone = memory_table("digits", MemoryEstimate(1, found.parts, 0)).splitlines()
+    assert alone[-1].split()[-1] == "5.0"
+    assert len(alone) == 5
