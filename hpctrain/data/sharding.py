@@ -115,8 +115,9 @@ class EpochOrder:
     def fill(self, lo: int, out: np.ndarray) -> np.ndarray:
         """Store the example ids at the positions lo, lo + 1, ... into `out` (int64) and return it."""
         if self.shuffle == "none":
-            out[:] = np.arange(lo, lo + len(out))
-            return out
+            out[:] = 1
+            out[:1] = lo
+            return np.cumsum(out, out=out)  # as np.arange, which would make an array each time
         return _permutation(self.seed, _SHUFFLE_STREAM, self.epoch, self.count, lo, lo + len(out), out)
 
 

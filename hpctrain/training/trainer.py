@@ -76,6 +76,7 @@ class Trainer:
     ended_early: bool = False  # early stopping did
     train_s: float = 0.0  # time of the steps alone, in this process
     trained_rows: int = 0  # examples of all ranks in those steps
+    _weights: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)  # room for a batch's weights
     _current_step: int = 0  # counted from 1, for the message of a fault
     _saved_step: int = -1
     _saved_at: float = field(default_factory=time.monotonic)
@@ -107,10 +108,11 @@ class Trainer:
         started = time.perf_counter()
         for batch in self.loader.epoch(progress.epoch, first=progress.step_in_epoch):
             self._current_step = progress.step + 1
-            loss_sum = self._sum_gradients(batch)
+            weight = self._total(batch.weight)
+            loss_sum = self._sum_gradients(batch, weight)
             lr = self.learning_rate(progress.step) * progress.plateau_factor
             outcome = self.strategy.step(progress.step, lr)
-            progress.add(loss_sum, float(batch.weight.sum(dtype="f8")), batch.rows)
+            progress.add(loss_sum, weight, batch.rows)
             self._report_step(outcome, lr, time.perf_counter() - started)
             if progress.step_in_epoch == self.loader.steps_per_epoch:
                 self._close_epoch(complete=True)
@@ -121,7 +123,16 @@ class Trainer:
                 break
             started = time.perf_counter()
 
-    def _sum_gradients(self, batch: Batch) -> float:
+    def _total(self, weight: np.ndarray) -> float:
+        """Return the sum of float32 weights in float64; numpy alone would make a buffer for each."""
+        flat_weight = weight.reshape(-1)
+        if len(self._weights) < flat_weight.size:
+            self._weights = np.empty(flat_weight.size)
+        scratch = self._weights[: flat_weight.size]
+        scratch[:] = flat_weight
+        return float(scratch.sum())
+
+    def _sum_gradients(self, batch: Batch, weight: float) -> float:
         """Fill the gradient buffer with this rank's sums over the batch; return the sum of the losses."""
         model, tail = self.model, self.model.tail
         loss_sum = 0.0
@@ -131,7 +142,7 @@ class Trainer:
         for lo in range(0, batch.rows, size):
             part = batch if size >= batch.rows else batch.slice(lo, lo + size)
             loss_sum += model.loss_and_grad(part, beta=float(lo > 0))
-        tail[flat.WEIGHT] = batch.weight.sum(dtype="f8")
+        tail[flat.WEIGHT] = weight
         with np.errstate(over="ignore"):  # a loss beyond float32 is shown as infinite
             tail[flat.LOSS] = loss_sum
         tail[flat.ROWS] = batch.rows
