@@ -39,6 +39,29 @@ def _lines_of(lines: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np
     return view(lines, _START, (n,)), view(lines, n, (n,)), view(lines, 2 * n, (n,)), view(lines, 3 * n, (n,))
 
 
+@kernel(no_cpython_wrapper=True)
+def _settle(j, mean, var, n, rows, epsilon, stats, d_running_mean, d_running_var):  # noqa: ANN001, ANN202
+    """Write the stats of channel j, and add to what its running statistics follow."""
+    stats[0, j] = mean
+    stats[1, j] = mean - stats[0, j]
+    stats[2, j] = 1.0 / math.sqrt(var + epsilon)
+    d_running_mean[j] += rows * mean
+    d_running_var[j] += rows * (var * n / max(n - 1, 1))
+
+
+@kernel(no_cpython_wrapper=True)
+def _batch_maps(scale, bias, stats, lines):  # noqa: ANN001, ANN202
+    """Write center, factor and offset of every channel from its stats."""
+    keep_apart()
+    channels, width = scale.size, lines.shape[1]
+    for j in range(channels):
+        lines[0, j] = stats[0, j]
+        lines[1, j] = stats[2, j] * scale[j]
+        lines[2, j] = bias[j] - stats[1, j] * lines[1, j]
+    for row in range(3):
+        _repeat(view(lines, row * width, (width,)), channels)
+
+
 @kernel
 def batch_norm_forward(x, scale, bias, y, stats, d_running_mean, d_running_var, lines, totals, rows, epsilon, mode):  # noqa: ANN001, ANN201
     """y[i, j] = (x[i, j] - mean[j]) / sqrt(var[j] + epsilon) scale[j] + bias[j]; then max(y, 0) where `mode` has RELU.
@@ -61,19 +84,54 @@ def batch_norm_forward(x, scale, bias, y, stats, d_running_mean, d_running_var, 
     column_moments(x, _START, x.size, width, center, first, second)
     for j in range(channels):
         away = place_sum(first, j, channels) / n
-        mean = center[j] + away
         var = max(place_sum(second, j, channels) / n - away * away, 0.0)
-        inverse = 1.0 / math.sqrt(var + epsilon)
-        stats[0, j] = mean
-        stats[1, j] = mean - stats[0, j]
-        stats[2, j] = inverse
-        center[j] = stats[0, j]
-        factor[j] = stats[2, j] * scale[j]
-        offset[j] = bias[j] - stats[1, j] * factor[j]
-        d_running_mean[j] += rows * mean
-        d_running_var[j] += rows * (var * n / max(n - 1, 1))
-    for row in range(3):
-        _repeat(view(lines, row * width, (width,)), channels)
+        _settle(j, center[j] + away, var, n, rows, epsilon, stats, d_running_mean, d_running_var)
+    _batch_maps(scale, bias, stats, lines)
+    map_columns(x, y, _START, x.size, width, center, factor, offset, mode & RELU, line)
+
+
+@kernel
+def batch_norm_sums(x, scale, sums, lines, totals):  # noqa: ANN001, ANN201
+    """sums = (n, sum of x[:, j] for each channel, sum of x[:, j]^2 for each channel), float64.
+
+    What ranks add up between this and `batch_norm_of_sums` to normalise by the statistics of all their rows.  x: flat
+    (n channels), n may be 0; sums has room for 1 + 2 channels float64.  Scratch as in `batch_norm_forward`.
+
+    The sums are taken about a value near the mean and then moved to zero, which is the same on all ranks: in float64 that
+    loses (mean / s)^2 1e-16 of a variance s^2, less than x had lost already when it was rounded to float32.
+    """
+    keep_apart()
+    channels, width = scale.size, lines.shape[1]
+    center = view(lines, _START, (width,))
+    first, second = _doubles(totals, width)
+    column_shift(x, _START, x.size, channels, width, center)
+    column_moments(x, _START, x.size, width, center, first, second)
+    result, n = sums.view(np.float64), float(x.size // channels)
+    result[0] = n
+    for j in range(channels):
+        shift, away = float(center[j]), place_sum(first, j, channels)
+        result[1 + j] = away + n * shift
+        result[1 + channels + j] = place_sum(second, j, channels) + shift * (2.0 * away + n * shift)
+
+
+@kernel
+def batch_norm_of_sums(x, scale, bias, y, stats, sums, d_running_mean, d_running_var, lines, rows, epsilon, mode):  # noqa: ANN001, ANN201
+    """`batch_norm_forward` with the mean and variance of the n values that `sums` tells of (see `batch_norm_sums`).
+
+    `rows` are those of this call: added up over the ranks, the running statistics follow the mean and var of all.
+    """
+    keep_apart()
+    channels, width = scale.size, lines.shape[1]
+    given = sums.view(np.float64)
+    n = given[0]
+    if n == 0.0:
+        return
+    center, factor, offset, line = _lines_of(lines)
+    for j in range(channels):
+        mean = given[1 + j] / n
+        var = max(given[1 + channels + j] / n - mean * mean, 0.0)
+        _settle(j, mean, var, n, rows, epsilon, stats, d_running_mean, d_running_var)
+    _batch_maps(scale, bias, stats, lines)
     map_columns(x, y, _START, x.size, width, center, factor, offset, mode & RELU, line)
 
 
@@ -95,6 +153,39 @@ def batch_norm_predict(x, scale, bias, y, running_mean, running_var, lines, epsi
     map_columns(x, y, _START, x.size, width, center, factor, offset, mode & RELU, line)
 
 
+@kernel(no_cpython_wrapper=True)
+def _channel_slopes(x, dy, scale, bias, stats, d_scale, d_bias, lines, totals, relu):  # noqa: ANN001, ANN202
+    """d_bias += sum g;  d_scale += sum g x^;  returns the two sums of each channel (float64), which lie in totals."""
+    keep_apart()
+    channels, width = scale.size, lines.shape[1]
+    center, factor, offset, _ = _lines_of(lines)
+    first, second = _doubles(totals, width)
+    _batch_maps(scale, bias, stats, lines)
+    column_slopes(x, dy, _START, x.size, width, center, factor, offset, relu, first, second)
+    for j in range(channels):
+        # A channel's places are j, j + channels, ...: no other channel reads place j.
+        first[j] = place_sum(first, j, channels)
+        second[j] = (place_sum(second, j, channels) - stats[1, j] * first[j]) * stats[2, j]
+        d_bias[j] += first[j]
+        d_scale[j] += second[j]
+    return first, second
+
+
+@kernel(no_cpython_wrapper=True)
+def _input_gradient(x, dy, stats, dx, slopes, products, n, lines, relu):  # noqa: ANN001, ANN202
+    """dx = scale / s (g - slopes / n - x^ products / n); `lines` holds center, factor and offset."""
+    keep_apart()
+    channels, width = stats.shape[1], lines.shape[1]
+    center, factor, offset, line = _lines_of(lines)
+    base, slope = view(lines, 4 * width, (width,)), view(lines, 5 * width, (width,))
+    for j in range(channels):
+        slope[j] = factor[j] * stats[2, j] * products[j] / n
+        base[j] = factor[j] * slopes[j] / n - stats[1, j] * slope[j]
+    _repeat(base, channels)
+    _repeat(slope, channels)
+    map_slopes(x, dy, dx, _START, x.size, width, center, factor, offset, relu, base, slope, line)
+
+
 @kernel
 def batch_norm_backward(x, dy, scale, bias, stats, dx, d_scale, d_bias, lines, totals, mode):  # noqa: ANN001, ANN201
     """With g = dy (zero where a ReLU cut y off), x^ = (x - mean) / s, s = sqrt(var + epsilon), means over the n values:
@@ -105,31 +196,48 @@ def batch_norm_backward(x, dy, scale, bias, stats, dx, d_scale, d_bias, lines, t
     the forward pass.  dx may be dy.
     """
     keep_apart()
-    channels, width, relu = scale.size, lines.shape[1], mode & RELU
-    n = x.size // channels
+    n, relu = x.size // scale.size, mode & RELU
     if n == 0:
         return
-    center, factor, offset, line = _lines_of(lines)
-    base, slope = view(lines, 4 * width, (width,)), view(lines, 5 * width, (width,))
-    first, second = _doubles(totals, width)
-    for j in range(channels):
-        center[j] = stats[0, j]
-        factor[j] = stats[2, j] * scale[j]
-        offset[j] = bias[j] - stats[1, j] * factor[j]
-    for row in range(3):
-        _repeat(view(lines, row * width, (width,)), channels)
-    column_slopes(x, dy, _START, x.size, width, center, factor, offset, relu, first, second)
-    for j in range(channels):
-        g = place_sum(first, j, channels)
-        product = (place_sum(second, j, channels) - stats[1, j] * g) * stats[2, j]
-        d_bias[j] += g
-        d_scale[j] += product
-        slope[j] = factor[j] * stats[2, j] * product / n
-        base[j] = factor[j] * g / n - stats[1, j] * slope[j]
+    slopes, products = _channel_slopes(x, dy, scale, bias, stats, d_scale, d_bias, lines, totals, relu)
     if mode & INPUT_GRADIENT:
-        _repeat(base, channels)
-        _repeat(slope, channels)
-        map_slopes(x, dy, dx, _START, x.size, width, center, factor, offset, relu, base, slope, line)
+        _input_gradient(x, dy, stats, dx, slopes, products, n, lines, relu)
+
+
+@kernel
+def batch_norm_slopes(x, dy, scale, bias, stats, d_scale, d_bias, sums, lines, totals, mode):  # noqa: ANN001, ANN201
+    """d_bias += sum g;  d_scale += sum g x^, over the n values of this call;  sums = (n, these sums), float64.
+
+    What ranks add up between this and `batch_norm_input_gradient`; names as in `batch_norm_backward`, sums as in
+    `batch_norm_sums`.
+    """
+    keep_apart()
+    channels = scale.size
+    result, n = sums.view(np.float64), x.size // channels
+    for j in range(1 + 2 * channels):
+        result[j] = 0.0
+    if n == 0:
+        return
+    slopes, products = _channel_slopes(x, dy, scale, bias, stats, d_scale, d_bias, lines, totals, mode & RELU)
+    result[0] = n
+    for j in range(channels):
+        result[1 + j], result[1 + channels + j] = slopes[j], products[j]
+
+
+@kernel
+def batch_norm_input_gradient(x, dy, scale, bias, stats, dx, sums, lines, mode):  # noqa: ANN001, ANN201
+    """dx = scale / s (g - mean(g) - x^ mean(g x^)), the means over the n values that `sums` tells of.
+
+    Names as in `batch_norm_backward`, sums as made by `batch_norm_slopes` and added up.  dx may be dy.
+    """
+    keep_apart()
+    channels = scale.size
+    given = sums.view(np.float64)
+    if x.size == 0:
+        return
+    _batch_maps(scale, bias, stats, lines)
+    slopes, products = view(given, 1, (channels,)), view(given, 1 + channels, (channels,))
+    _input_gradient(x, dy, stats, dx, slopes, products, given[0], lines, mode & RELU)
 
 
 @kernel(no_cpython_wrapper=True)

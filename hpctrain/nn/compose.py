@@ -4,6 +4,9 @@ The module is plain source in the kernel cache's folder, so that it can be read 
 named by a hash of its text and of the sources of every kernel it calls, so that a kernel edited in a user's file is
 noticed too (those of hpctrain name the cache folder itself).
 
+The training pass is one function, or, where ranks meet to add something up (synchronised batch norm), several: the
+caller adds up between them.  Everything they hand on lies in the workspace.
+
 A pass is a list of calls whose arguments are offsets and sizes; the function between (`call_...`) makes the arrays, and
 is compiled once for all layers of a kind.  Whole numbers stand in a table, because numba would compile a function
 anew for each value of a literal argument.  Sizes in the module are a row's sizes; the number of rows that the workspace
@@ -19,7 +22,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -41,14 +44,25 @@ _PASSED = {"ids", "seed", "step", "rows", "beta"}  # names that a pass hands on 
 class CompiledPlan:
     """The functions of a generated module, and its file.
 
-    loss_and_grad(params, grads, state, stats, workspace, capacity, beta, inputs, targets, weight, ids, seed, step)
-        -> float64, the sum of the losses
-    predict(params, state, workspace, capacity, inputs, outputs)
+    segments    the training pass, to be called one after another with the same arguments:
+                (params, grads, state, stats, workspace, capacity, beta, inputs, targets, weight, ids, seed, step)
+                -> float64; what they return adds up to the sum of the losses.  One, unless ranks meet on the way
+    meets       what the ranks add up between a segment and the next
+    predict     (params, state, workspace, capacity, inputs, outputs)
     """
 
-    loss_and_grad: Callable
+    segments: tuple[Callable, ...]
+    meets: tuple[Meet, ...]
     predict: Callable
     path: Path
+
+
+@dataclass(frozen=True)
+class Meet:
+    """`count` float64 numbers in the workspace, `offset` floats behind all rows."""
+
+    offset: int
+    count: int
 
 
 def compile_plan(plan: Plan, loss_kernel: Callable, loss_constants: tuple[float, ...]) -> CompiledPlan:
@@ -57,7 +71,8 @@ def compile_plan(plan: Plan, loss_kernel: Callable, loss_constants: tuple[float,
     text = writer.module(loss_kernel, loss_constants)
     path = _store(text, writer.kernels)
     module = _load(path, writer.kernels)
-    return CompiledPlan(module.loss_and_grad, module.predict, path)
+    segments = tuple(getattr(module, name) for name in writer.segments)
+    return CompiledPlan(segments, tuple(writer.meets), module.predict, path)
 
 
 class _Writer:
@@ -66,6 +81,8 @@ class _Writer:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.kernels: dict[str, Callable] = {}
+        self.segments: list[str] = []  # names of the training pass's functions
+        self.meets: list[Meet] = []  # between them
         self._layout = plan.graph.layout()
         self._state_layout = plan.graph.state_layout()
         self._numbers: dict[int, int] = {}  # a whole number -> its place in the module's table
@@ -81,22 +98,50 @@ class _Writer:
 
     def _train_pass(self, loss_kernel: Callable, loss_constants: tuple[float, ...]) -> list[str]:
         plan = self.plan
-        lines = ["@kernel", f"def loss_and_grad({_TRAIN}):", "    rows = inputs.shape[0]"]
+        body: list[str | Meet] = []
         if self._state_layout.size:
-            lines.append(self._line(zero_unless, ["beta", _Flat("stats", 0, self._state_layout.size)]))
-        lines += [line for step in plan.forward for line in self._step(step)]
+            body.append(self._line(zero_unless, ["beta", _Flat("stats", 0, self._state_layout.size)]))
+        body += [item for step in plan.forward for item in self._train_step(step)]
         width = plan.output.shape[-1:]
         views = [self._value(plan.output, width), "targets", "weight", self._value(plan.d_output, width)]
-        lines.append("    loss = " + self._line(loss_kernel, [*views, *loss_constants]).strip())
+        loss = "    loss = " + self._line(loss_kernel, [*views, *loss_constants]).strip()
+        body.append(loss)
         for step in plan.backward:
             if step.zeroes:
-                lines.append(self._zero_gradients(step))
-            lines += self._step(step)
-        return [*lines, "    return loss", "", ""]
+                body.append(self._zero_gradients(step))
+            body += self._train_step(step)
+        return self._cut(body, loss)
+
+    def _train_step(self, step: Step) -> Iterator[str | Meet]:
+        for call, line in zip(step.calls, self._step(step), strict=True):
+            yield line
+            if call.meet is not None:
+                buffer = step.values[call.meet]
+                yield Meet(buffer.root.offset, buffer.size // 2)
+
+    def _cut(self, body: list[str | Meet], loss: str) -> list[str]:
+        """Return the functions that the training pass is cut into where ranks meet; `loss` is the line that sets it."""
+        parts: list[list[str]] = [[]]
+        for item in body:
+            if isinstance(item, Meet):
+                self.meets.append(item)
+                parts.append([])
+            else:
+                parts[-1].append(item)
+        lines: list[str] = []
+        for part in parts:
+            name = f"loss_and_grad_{len(self.segments)}" if self.segments else "loss_and_grad"
+            self.segments.append(name)
+            lines += ["@kernel", f"def {name}({_TRAIN}):", "    rows = inputs.shape[0]", *part]
+            lines += [f"    return {'loss' if loss in part else '0.0'}", "", ""]
+        return lines
 
     def _predict_pass(self) -> list[str]:
         lines = ["@kernel", f"def predict({_PREDICT}):", "    rows = inputs.shape[0]"]
-        lines += [line for step in self.plan.predict for line in self._step(step)]
+        for step in self.plan.predict:
+            if any(call.meet for call in step.calls):
+                raise ValueError(f"{step.node.name}: ranks cannot meet in an evaluation; it needs a `predict` of its own")
+            lines += self._step(step)
         source = self._value(self.plan.prediction, ())
         lines.append(self._line(copy_array, [source, _View("outputs", "0", f"rows * {self.plan.prediction.size}", ())]))
         return [*lines, ""]

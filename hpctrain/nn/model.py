@@ -37,6 +37,9 @@ class Model:
     stats        (state_layout.size,) view: sums over examples of what the running statistics follow
     tail         (TAIL,) view: see nn/flat.py
     table        the optimizer's factors for ranges of `params`; set by who binds an optimizer to the model
+
+    `reduce` adds a float64 array up over the ranks, in place, for layers whose ranks meet within a pass (synchronised
+    batch norm); None: there is one rank.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Model:
         *,
         seed: int = 0,
         allocate: Callable[..., np.ndarray] = aligned_zeros,
+        reduce: Callable[[np.ndarray], None] | None = None,
         dtype: Any = np.float32,
     ) -> None:
         self.layers = tuple(layers)
@@ -70,9 +74,9 @@ class Model:
         self.table: Any = None
         self._momentum = np.ones(self.state_layout.size, dtype)
         self._allocate = allocate
-        self._capacity = 0
-        self._workspace = allocate(self.plan.workspace_floats(0), dtype)
+        self._reduce = reduce or _alone
         self._compiled = compile_plan(self.plan, loss.kernel_for(target_kind), loss.constants())
+        self._make_workspace(0)
         self._set_state()
 
     @property
@@ -84,6 +88,11 @@ class Model:
     def sha256(self) -> str:
         """Hash of the weights: parameters, then state, as little-endian float32 in layout order."""
         return flat.weights_sha256((self.layout, self.params), (self.state_layout, self.state))
+
+    @property
+    def meets(self) -> bool:
+        """Whether ranks meet within a pass: all of them must then make the same passes, also one without rows."""
+        return bool(self._compiled.meets)
 
     def initialize(self) -> None:
         """Set the initial weights, a function of the seed and the layers alone, and the initial state."""
@@ -98,16 +107,19 @@ class Model:
     def reserve(self, rows: int) -> None:
         """Make the workspace large enough for batches of `rows` examples; keeps it where it is large enough already."""
         if rows > self._capacity:
-            self._capacity = -(-rows // _ROW_STEP) * _ROW_STEP
-            self._workspace = self._allocate(self.plan.workspace_floats(self._capacity), self.dtype)
+            self._make_workspace(-(-rows // _ROW_STEP) * _ROW_STEP)
 
     def loss_and_grad(self, batch: Batch, beta: float = 1.0) -> float:
         """Return the *sum* of the weighted losses over the rows (float64), and give its gradient.
 
         beta 1: the gradient is added to `grads` (and the statistics to `stats`); 0: it is stored, whatever they held.
+        Collective where `meets`: the gradient is then that of the losses of all ranks' rows by what this rank computed.
         """
+        return self._pass_over(batch, beta, self._reduce)
+
+    def _pass_over(self, batch: Batch, beta: float, reduce: Callable[[np.ndarray], None]) -> float:
         self.reserve(batch.rows)
-        return self._compiled.loss_and_grad(
+        args = (
             self.params,
             self.grads,
             self.state,
@@ -122,6 +134,12 @@ class Model:
             self.seed,
             batch.step,
         )
+        first, *others = self._compiled.segments
+        loss = first(*args)
+        for numbers, segment in zip(self._meeting, others, strict=True):
+            reduce(numbers)
+            loss += segment(*args)
+        return loss
 
     def predict(self, inputs: np.ndarray, outputs: np.ndarray) -> None:
         """Compute the network's outputs (rows, *out_shape) for inputs (rows, *input_shape), without dropout."""
@@ -134,14 +152,23 @@ class Model:
             blend(self.state, self.stats, self._momentum, 1.0 / rows)
 
     def warm_up(self) -> None:
-        """Run both passes once on a dummy row: compiles them, or loads them from the cache; leaves gradients zero."""
+        """Run both passes once on a dummy row: compiles them, or loads them from the cache; leaves gradients zero.
+
+        Nobody is met: ranks may call it at different times.
+        """
         targets, weight = self.loss.dummy_rows(self.target_kind, self.out_shape)
         inputs = np.zeros((1, *self.input_shape), self.dtype)
-        self.loss_and_grad(Batch(inputs, targets, weight, np.zeros(1, np.int64), 0, 0))
+        self._pass_over(Batch(inputs, targets, weight, np.zeros(1, np.int64), 0, 0), 1.0, _alone)
         self.predict(inputs, np.zeros((1, *self.out_shape), self.dtype))
         if self.state_layout.size:
             blend(self.state.copy(), self.stats, self._momentum, 1.0)
         self.grad_buffer[:] = 0
+
+    def _make_workspace(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._workspace = self._allocate(self.plan.workspace_floats(capacity), self.dtype)
+        fixed = self._workspace[capacity * self.plan.row_floats :]
+        self._meeting = [fixed[meet.offset :].view(np.float64)[: meet.count] for meet in self._compiled.meets]
 
     def _set_state(self) -> None:
         for node in self.graph.nodes:
@@ -149,3 +176,7 @@ class Model:
                 slot = self.state_layout[f"{node.name}.{spec.name}"]
                 self.state[slot.offset : slot.stop] = spec.initial
                 self._momentum[slot.offset : slot.stop] = spec.momentum
+
+
+def _alone(numbers: np.ndarray) -> None:
+    """Leave the numbers as they are: the sum over one rank."""

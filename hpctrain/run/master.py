@@ -129,9 +129,39 @@ def _check_memory(graph: Graph) -> None:
 
 def _micro_batch(job: Job, graph: Graph) -> int | None:
     """Return the micro-batch of a job that names none although its network takes statistics over micro-batches."""
-    if job.run.micro_batch is None and len(graph.state_layout()):
-        return min(job.run.global_batch, DEFAULT_MICRO_BATCH)
-    return None
+    if _check_meets(job, graph) or job.run.micro_batch is not None or not len(graph.state_layout()):
+        return None
+    return min(job.run.global_batch, DEFAULT_MICRO_BATCH)
+
+
+def _check_meets(job: Job, graph: Graph) -> bool:
+    """Return whether layers take statistics over all ranks, and refuse what would cut a batch into several passes."""
+    meeting = [node.name for node in graph.nodes if node.built.meets]
+    if not meeting:
+        return False
+    run, whole = job.run, "synchronised batch norm takes its statistics over the whole global batch"
+    if alone := [node.name for node in graph.nodes if node.built.state and not node.built.meets]:
+        raise UserError(
+            "some batch norms are synchronised (over the global batch), others are not (over micro-batches)",
+            found=f"sync = true in {', '.join(meeting)}; not in {', '.join(alone)}",
+            allowed="sync = true in all of them, or in none",
+        )
+    if run.accumulate > 1:
+        raise UserError(
+            f"{whole}, which run.accumulate takes in several passes",
+            found=f"run.accumulate = {run.accumulate}",
+            allowed="1",
+            hint=f"set run.global_batch = {run.update_batch}, or take batch norm without sync",
+        )
+    if run.micro_batch is not None and run.micro_batch < run.global_batch:
+        raise UserError(
+            f"{whole}, which run.micro_batch takes in several passes",
+            found=f"run.micro_batch = {run.micro_batch}, run.global_batch = {run.global_batch}",
+            allowed=f"no run.micro_batch, or at least {run.global_batch}",
+            hint="leave run.micro_batch out: each rank takes its part of the batch in one pass; more ranks need less "
+            "memory each",
+        )
+    return True
 
 
 def update_table_of(job: Job, graph: Graph) -> UpdateTable:

@@ -57,10 +57,12 @@ class Session:
         clip = Clip(**limits) if limits else None
         self.strategy = job.strategy.bind(group, self.model, job.optimizer, clip)
         run = job.run
-        # Running statistics are taken over whole micro-batches, which then are the same at every world size.
-        self._pass_rows = run.micro_batch if len(self.model.state_layout) else run.rows_a_pass(group.size)
+        # Running statistics are taken over whole micro-batches, which then are the same at every world size, or over
+        # all ranks' rows.
+        by_micro_batch = len(self.model.state_layout) > 0 and not self.model.meets
+        self._pass_rows = run.micro_batch if by_micro_batch else run.rows_a_pass(group.size)
         self.model.reserve(self._pass_rows)
-        unit = self._pass_rows if len(self.model.state_layout) else 1
+        unit = self._pass_rows if by_micro_batch else 1
         train = self.dataset.train
         self.loader = BatchLoader(group, train, run.update_batch, run.seed, job.data.shuffle, unit=unit)
         self.metrics = by_name(job.metrics.names)
@@ -110,7 +112,13 @@ class Session:
         with self.group.agreed():
             layers = network(job, facts, job.loss)
         model = Model(
-            layers, facts.input_shape, job.loss, facts.target_kind, seed=job.run.seed, allocate=self.group.allocate
+            layers,
+            facts.input_shape,
+            job.loss,
+            facts.target_kind,
+            seed=job.run.seed,
+            allocate=self.group.allocate,
+            reduce=self.group.all_reduce,
         )
         model.table = update_table_of(job, model.graph)
         model.initialize()

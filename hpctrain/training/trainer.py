@@ -139,9 +139,12 @@ class Trainer:
         if not batch.rows:
             model.grad_buffer[:] = 0
         size = self.micro_batch or max(batch.rows, 1)
-        for lo in range(0, batch.rows, size):
+        if model.meets and batch.rows > size:
+            raise AssertionError(f"{batch.rows} rows in passes of {size}, where every rank must make one pass")
+        # A rank without rows makes a pass, too, where the others would wait for it.
+        for lo in range(0, max(batch.rows, int(model.meets)), size):
             part = batch if size >= batch.rows else batch.slice(lo, lo + size)
-            loss_sum += model.loss_and_grad(part, beta=float(lo > 0))
+            loss_sum += model.loss_and_grad(part, beta=float(lo > 0 or not batch.rows))
         tail[flat.WEIGHT] = weight
         with np.errstate(over="ignore"):  # a loss beyond float32 is shown as infinite
             tail[flat.LOSS] = loss_sum

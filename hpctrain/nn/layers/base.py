@@ -69,10 +69,14 @@ class Call:
     beta                         0.0 where parameter gradients are to be stored, 1.0 where they are to be added to. A
                                  backward pass that does not name it finds them zeroed and simply adds
     a number                     is passed as it is
+
+    meet: a buffer (once, of 2 k floats, named in `args`) that holds k float64 numbers after this call; they are added up
+    over the ranks before the next call of the same pass.  Every rank makes every call then, also one without rows.
     """
 
     kernel: Callable
     args: tuple[str | int | float, ...]
+    meet: str | None = None
 
 
 Calls = Call | tuple[Call, ...]
@@ -104,6 +108,11 @@ class BuiltLayer:
     views: Mapping[str, Shape] = field(default_factory=dict)
     in_place: bool = False
     fused: Mapping[str, BuiltLayer] = field(default_factory=dict)
+
+    @property
+    def meets(self) -> bool:
+        """Whether ranks meet within a training pass of this layer: see `Call.meet`."""
+        return any(call.meet for calls in (self.forward, self.backward) for call in calls_of(calls))
 
 
 def calls_of(calls: Calls | str | None) -> tuple[Call, ...]:

@@ -10,7 +10,7 @@ from hpctrain.errors import UserError
 from hpctrain.kernels import feature_norms, normalisation
 from hpctrain.kernels.columns import line_width
 from hpctrain.kernels.normalisation import INPUT_GRADIENT, RELU
-from hpctrain.nn.layers.base import Buffer, BuiltLayer, Call, Layer, ParamSpec, Shape, StateSpec
+from hpctrain.nn.layers.base import Buffer, BuiltLayer, Call, Calls, Layer, ParamSpec, Shape, StateSpec
 
 _FLAT: dict[str, Shape] = {name: () for name in ("x", "dx", "y", "dy")}
 
@@ -30,13 +30,15 @@ class BatchNorm(Layer):
     """(x - mean) / sqrt(var + epsilon) scale + bias, for each channel (the last axis).
 
     Mean and variance are those of a channel over the rows of one forward call (the micro-batch: ghost batch norm,
-    Hoffer et al. 2017) and all positions; in evaluation those that training followed: momentum x old + (1 - momentum) x
-    new, the variance unbiased (n / (n - 1)) as in PyTorch, whose `momentum` is one minus this.
+    Hoffer et al. 2017) and all positions; with `sync` over the rows of all ranks, the whole global batch.  In evaluation
+    they are those that training followed: momentum x old + (1 - momentum) x new, the variance unbiased (n / (n - 1)) as
+    in PyTorch, whose `momentum` is one minus this.
     Ioffe & Szegedy 2015, arXiv:1502.03167.
     """
 
     momentum: float = Field(0.9, ge=0.0, lt=1.0)
     epsilon: PositiveFloat = 1e-5
+    sync: bool = False
 
     def build(self, in_shape: Shape) -> BuiltLayer:
         """`scale`, `bias` (channels,), running `running_mean`, `running_var`; out_shape is in_shape, of any rank."""
@@ -44,28 +46,58 @@ class BatchNorm(Layer):
 
     def _built(self, in_shape: Shape, mode: int) -> BuiltLayer:
         channels = in_shape[-1]
-        train = ("x", "scale", "bias", "y", "stats", "d_running_mean", "d_running_var", "lines", "totals", "rows")
         predict = ("x", "scale", "bias", "y", "running_mean", "running_var", "lines", self.epsilon, mode)
-
-        def backward(dx: str, mode: int) -> Call:
-            args = ("x", "dy", "scale", "bias", "stats", dx, "d_scale", "d_bias", "lines", "totals", mode)
-            return Call(normalisation.batch_norm_backward, args)
-
+        forward, backward, backward_params = (self._synchronised if self.sync else self._alone)(mode)
+        # The numbers that ranks add up: n and two sums a channel, float64.
+        sums = {"sums": Buffer((2 * (1 + 2 * channels),), per_example=False, kept=False)} if self.sync else {}
         return BuiltLayer(
             out_shape=in_shape,
-            forward=Call(normalisation.batch_norm_forward, (*train, self.epsilon, mode)),
-            backward=backward("dx", mode | INPUT_GRADIENT),
-            backward_params=backward("dy", mode),
+            forward=forward,
+            backward=backward,
+            backward_params=backward_params,
             predict=Call(normalisation.batch_norm_predict, predict),
             params=_scale_and_bias(channels),
             state=(
                 StateSpec("running_mean", (channels,), 0.0, self.momentum),
                 StateSpec("running_var", (channels,), 1.0, self.momentum),
             ),
-            buffers={"stats": Buffer((3, channels), per_example=False), **_scratch(channels)},
+            buffers={"stats": Buffer((3, channels), per_example=False), **_scratch(channels), **sums},
             views=_FLAT,
             in_place=True,
             fused={} if mode & RELU else {"relu": self._built(in_shape, mode | RELU)},
+        )
+
+    def _alone(self, mode: int) -> tuple[Calls, Calls, Calls]:
+        """Return forward, backward and backward without dx over the rows of one call."""
+        forward = ("x", "scale", "bias", "y", "stats", "d_running_mean", "d_running_var", "lines", "totals", "rows")
+
+        def backward(dx: str, mode: int) -> Call:
+            args = ("x", "dy", "scale", "bias", "stats", dx, "d_scale", "d_bias", "lines", "totals", mode)
+            return Call(normalisation.batch_norm_backward, args)
+
+        return (
+            Call(normalisation.batch_norm_forward, (*forward, self.epsilon, mode)),
+            backward("dx", mode | INPUT_GRADIENT),
+            backward("dy", mode),
+        )
+
+    def _synchronised(self, mode: int) -> tuple[Calls, Calls, Calls]:
+        """Return the same over the rows of all ranks: sums, which are added up over the ranks, and then the rest."""
+        running = ("d_running_mean", "d_running_var")
+        forward = ("x", "scale", "bias", "y", "stats", "sums", *running, "lines", "rows", self.epsilon, mode)
+        slopes = ("x", "dy", "scale", "bias", "stats", "d_scale", "d_bias", "sums", "lines", "totals", mode)
+        gradient = ("x", "dy", "scale", "bias", "stats", "dx", "sums", "lines", mode)
+        return (
+            (
+                Call(normalisation.batch_norm_sums, ("x", "scale", "sums", "lines", "totals"), meet="sums"),
+                Call(normalisation.batch_norm_of_sums, forward),
+            ),
+            (
+                Call(normalisation.batch_norm_slopes, slopes, meet="sums"),
+                Call(normalisation.batch_norm_input_gradient, gradient),
+            ),
+            # Sums of gradients are added up with everybody's gradients: nobody need meet for them.
+            Call(normalisation.batch_norm_slopes, slopes),
         )
 
 

@@ -5,6 +5,7 @@ import numpy as np
 # layer name -> (options, input shapes)
 EXAMPLES = {
     "batch_norm": ({"epsilon": 1e-3}, [(5,), (3, 2, 3), (1,)]),
+    "batch_norm sync": ({"epsilon": 1e-3, "sync": True}, [(5,), (3, 2, 3), (1,)]),
     "group_norm": ({"groups": 2}, [(3, 4), (6,)]),
     "group_norm instance": ({"groups": 3}, [(2, 2, 3)]),
     "layer_norm": ({"epsilon": 1e-3}, [(5,), (2, 3)]),
@@ -12,11 +13,16 @@ EXAMPLES = {
 }
 
 # Layers whose result for a row depends on the other rows of the batch.
-ACROSS_ROWS = {"batch_norm"}
+ACROSS_ROWS = {"batch_norm", "batch_norm sync"}
 
 
 def normal(x, axes, epsilon):
     return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + epsilon)
+
+
+def untrained_batch_norm(x, p, o):
+    """With a running mean of 0 and a running variance of 1."""
+    return x / np.sqrt(1 + o["epsilon"]) * p["scale"] + p["bias"]
 
 
 def group_norm(x, p, o):
@@ -27,8 +33,8 @@ def group_norm(x, p, o):
 
 # layer name -> f(x (rows, *shape) float64, parameters by short name, options) in evaluation
 DEFINITIONS = {
-    # Untrained: a running mean of 0 and a running variance of 1.
-    "batch_norm": lambda x, p, o: x / np.sqrt(1 + o["epsilon"]) * p["scale"] + p["bias"],
+    "batch_norm": untrained_batch_norm,
+    "batch_norm sync": untrained_batch_norm,
     "group_norm": group_norm,
     "group_norm instance": group_norm,
     "layer_norm": lambda x, p, o: normal(x, -1, o["epsilon"]) * p["scale"] + p["bias"],
