@@ -97,8 +97,8 @@ def batch_norm_sums(x, scale, sums, lines, totals):  # noqa: ANN001, ANN201
     What ranks add up between this and `batch_norm_of_sums` to normalise by the statistics of all their rows.  x: flat
     (n channels), n may be 0; sums has room for 1 + 2 channels float64.  Scratch as in `batch_norm_forward`.
 
-    The sums are taken about a value near the mean and then moved to zero, which is the same on all ranks: in float64 that
-    loses (mean / s)^2 1e-16 of a variance s^2, less than x had lost already when it was rounded to float32.
+    The sums are taken about a value near the mean and then moved to zero, which is the same on all ranks: in float64
+    that loses (mean / s)^2 1e-16 of a variance s^2, less than x had lost already when it was rounded to float32.
     """
     keep_apart()
     channels, width = scale.size, lines.shape[1]

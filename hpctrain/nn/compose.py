@@ -140,7 +140,9 @@ class _Writer:
         lines = ["@kernel", f"def predict({_PREDICT}):", "    rows = inputs.shape[0]"]
         for step in self.plan.predict:
             if any(call.meet for call in step.calls):
-                raise ValueError(f"{step.node.name}: ranks cannot meet in an evaluation; it needs a `predict` of its own")
+                raise ValueError(
+                    f"{step.node.name}: ranks cannot meet in an evaluation; it needs a `predict` of its own"
+                )
             lines += self._step(step)
         source = self._value(self.plan.prediction, ())
         lines.append(self._line(copy_array, [source, _View("outputs", "0", f"rows * {self.plan.prediction.size}", ())]))

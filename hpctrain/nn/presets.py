@@ -64,22 +64,24 @@ class ResNet(Preset):
 
     A convolution, three stages of n residual blocks with `width`, 2 width and 4 width channels, the second and third at
     half the resolution of the one before, global average pooling, one dense layer.  Where the shape changes, the
-    shortcut is a 1x1 convolution (option B of the paper).
+    shortcut is a 1x1 convolution (option B of the paper).  `sync`: batch norm over the global batch.
     """
 
     depth: ClassVar[int]
     width: PositiveInt = 16
+    sync: bool = False
 
     def specs(self, input_shape: Shape, outputs: int) -> Specs:
         """Take inputs (height, width, channels), or (height, width) for a single channel."""
         specs, _ = _with_channels(input_shape, (2,), type(self).__name__)
-        specs += [_conv("conv2d", self.width), "batch_norm", "relu"]
+        norm = _batch_norm(self.sync)
+        specs += [_conv("conv2d", self.width), norm, "relu"]
         before = self.width
         for stage in range(3):
             after = self.width * 2**stage
             for block in range((self.depth - 2) // 6):
                 stride = 2 if stage > 0 and block == 0 else 1
-                specs += [_residual_block(before, after, stride), "relu"]
+                specs += [_residual_block(before, after, stride, norm), "relu"]
                 before = after
         return [*specs, "global_avg_pool", _dense(outputs)]
 
@@ -157,11 +159,13 @@ class UNet(Preset):
     positions, with a channel for each class or target number.
 
     channels  of the output; default: the number of classes, or real targets divided by positions
+    sync      batch norm over the global batch
     """
 
     width: PositiveInt = 32
     depth: PositiveInt = 3
     channels: PositiveInt | None = None
+    sync: bool = False
 
     def specs(self, input_shape: Shape, outputs: int) -> Specs:
         """Take inputs (length, channels), (height, width, channels) or (depth, height, width, channels)."""
@@ -186,12 +190,12 @@ class UNet(Preset):
 
     def _level(self, dimensions: int, level: int) -> Specs:
         """Return one level with all that lies below it: same shape in and out, but for the channels."""
-        conv, channels = f"conv{dimensions}d", self.width * 2**level
-        twice = [_conv(conv, channels), "batch_norm", "relu"] * 2
+        conv, channels, norm = f"conv{dimensions}d", self.width * 2**level, _batch_norm(self.sync)
+        twice = [_conv(conv, channels), norm, "relu"] * 2
         if level == self.depth:
             return twice
         down = [{"type": f"max_pool{dimensions}d", "size": 2}, *self._level(dimensions, level + 1)]
-        up = [{"type": f"upsample{dimensions}d", "size": 2}, _conv(conv, channels), "batch_norm", "relu"]
+        up = [{"type": f"upsample{dimensions}d", "size": 2}, _conv(conv, channels), norm, "relu"]
         return [*twice, {"type": "parallel", "branches": [[], [*down, *up]]}, *twice]
 
 
@@ -279,8 +283,12 @@ def _conv(kind: str, channels: int, stride: int = 1) -> dict[str, Any]:
     return {"type": kind, "channels": channels, "kernel": 3, "stride": stride, "padding": 1, "bias": False}
 
 
-def _residual_block(before: int, after: int, stride: int) -> dict[str, Any]:
-    inside = [_conv("conv2d", after, stride), "batch_norm", "relu", _conv("conv2d", after), "batch_norm"]
+def _batch_norm(sync: bool) -> str | dict[str, Any]:
+    return {"type": "batch_norm", "sync": True} if sync else "batch_norm"
+
+
+def _residual_block(before: int, after: int, stride: int, norm: str | dict[str, Any]) -> dict[str, Any]:
+    inside = [_conv("conv2d", after, stride), norm, "relu", _conv("conv2d", after), norm]
     block: dict[str, Any] = {"type": "residual", "layers": inside}
     if before != after or stride > 1:
         short = {"type": "conv2d", "channels": after, "kernel": 1, "stride": stride, "padding": "valid", "bias": False}

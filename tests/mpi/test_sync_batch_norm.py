@@ -1,4 +1,4 @@
-"""Synchronised batch norm on several ranks is batch norm of the whole batch on one: beside float64 numpy, and in runs."""
+"""Synchronised batch norm on several ranks is batch norm of the whole batch on one: beside float64 numpy, in runs."""
 
 import tempfile
 from pathlib import Path

@@ -88,6 +88,14 @@ def test_options_can_be_set_on_the_command_line():
     assert job.model.preset.cell == "gru"
 
 
+@pytest.mark.parametrize("name", ["resnet8", "unet"])
+def test_sync_reaches_every_batch_norm(name):
+    shape = (16, 16, 1)
+    for sync in (False, True):
+        graph = build_graph(PRESETS.get(name)(sync=sync).layers(shape, 3), shape)
+        assert {node.built.meets for node in graph.nodes if node.built.state} == {sync}
+
+
 @pytest.mark.parametrize(
     ("model", "told"),
     [

@@ -70,8 +70,8 @@ class Call:
                                  backward pass that does not name it finds them zeroed and simply adds
     a number                     is passed as it is
 
-    meet: a buffer (once, of 2 k floats, named in `args`) that holds k float64 numbers after this call; they are added up
-    over the ranks before the next call of the same pass.  Every rank makes every call then, also one without rows.
+    meet: a buffer (once, of 2 k floats, named in `args`) that holds k float64 numbers after this call of a training
+    pass; they are added up over the ranks before the next call.  Kernels must then take batches without rows.
     """
 
     kernel: Callable

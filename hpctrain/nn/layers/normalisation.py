@@ -30,9 +30,9 @@ class BatchNorm(Layer):
     """(x - mean) / sqrt(var + epsilon) scale + bias, for each channel (the last axis).
 
     Mean and variance are those of a channel over the rows of one forward call (the micro-batch: ghost batch norm,
-    Hoffer et al. 2017) and all positions; with `sync` over the rows of all ranks, the whole global batch.  In evaluation
-    they are those that training followed: momentum x old + (1 - momentum) x new, the variance unbiased (n / (n - 1)) as
-    in PyTorch, whose `momentum` is one minus this.
+    Hoffer et al. 2017) and all positions; with `sync` over the whole global batch, the rows of all ranks.  In
+    evaluation they are those that training followed: momentum x old + (1 - momentum) x new, the variance unbiased
+    (n / (n - 1)) as in PyTorch, whose `momentum` is one minus this.
     Ioffe & Szegedy 2015, arXiv:1502.03167.
     """
 
