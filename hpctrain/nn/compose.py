@@ -4,8 +4,8 @@ The module is plain source in the kernel cache's folder, so that it can be read 
 named by a hash of its text and of the sources of every kernel it calls, so that a kernel edited in a user's file is
 noticed too (those of hpctrain name the cache folder itself).
 
-The training pass is one function, or, where ranks meet to add something up (synchronised batch norm), several: the
-caller adds up between them.  Everything they hand on lies in the workspace.
+The training pass is cut into segments where ranks meet to add something up (synchronised batch norm); the caller does
+that between them.  What a segment hands on to the next lies in the workspace.
 
 A pass is a list of calls whose arguments are offsets and sizes; the function between (`call_...`) makes the arrays, and
 is compiled once for all layers of a kind.  Whole numbers stand in a table, because numba would compile a function
@@ -44,14 +44,13 @@ _PASSED = {"ids", "seed", "step", "rows", "beta"}  # names that a pass hands on 
 class CompiledPlan:
     """The functions of a generated module, and its file.
 
-    segments    the training pass, to be called one after another with the same arguments:
-                (params, grads, state, stats, workspace, capacity, beta, inputs, targets, weight, ids, seed, step)
-                -> float64; what they return adds up to the sum of the losses.  One, unless ranks meet on the way
-    meets       what the ranks add up between a segment and the next
-    predict     (params, state, workspace, capacity, inputs, outputs)
+    loss_and_grad(segment, params, grads, state, stats, workspace, capacity, beta, inputs, targets, weight, ids, seed,
+        step) -> float64: runs a segment of the training pass; what all of them return adds up to the sum of the losses
+    meets: what the ranks add up between a segment and the next; without any the pass is one segment
+    predict(params, state, workspace, capacity, inputs, outputs)
     """
 
-    segments: tuple[Callable, ...]
+    loss_and_grad: Callable
     meets: tuple[Meet, ...]
     predict: Callable
     path: Path
@@ -71,8 +70,7 @@ def compile_plan(plan: Plan, loss_kernel: Callable, loss_constants: tuple[float,
     text = writer.module(loss_kernel, loss_constants)
     path = _store(text, writer.kernels)
     module = _load(path, writer.kernels)
-    segments = tuple(getattr(module, name) for name in writer.segments)
-    return CompiledPlan(segments, tuple(writer.meets), module.predict, path)
+    return CompiledPlan(module.loss_and_grad, tuple(writer.meets), module.predict, path)
 
 
 class _Writer:
@@ -81,8 +79,7 @@ class _Writer:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.kernels: dict[str, Callable] = {}
-        self.segments: list[str] = []  # names of the training pass's functions
-        self.meets: list[Meet] = []  # between them
+        self.meets: list[Meet] = []  # between segments of the training pass
         self._layout = plan.graph.layout()
         self._state_layout = plan.graph.state_layout()
         self._numbers: dict[int, int] = {}  # a whole number -> its place in the module's table
@@ -104,13 +101,13 @@ class _Writer:
         body += [item for step in plan.forward for item in self._train_step(step)]
         width = plan.output.shape[-1:]
         views = [self._value(plan.output, width), "targets", "weight", self._value(plan.d_output, width)]
-        loss = "    loss = " + self._line(loss_kernel, [*views, *loss_constants]).strip()
-        body.append(loss)
+        body.append("    loss = " + self._line(loss_kernel, [*views, *loss_constants]).strip())
         for step in plan.backward:
             if step.zeroes:
                 body.append(self._zero_gradients(step))
             body += self._train_step(step)
-        return self._cut(body, loss)
+        head = ["@kernel", f"def loss_and_grad(segment, {_TRAIN}):", "    rows = inputs.shape[0]"]
+        return [*head, *self._cut(body), "    return loss", "", ""]
 
     def _train_step(self, step: Step) -> Iterator[str | Meet]:
         for call, line in zip(step.calls, self._step(step), strict=True):
@@ -119,21 +116,20 @@ class _Writer:
                 buffer = step.values[call.meet]
                 yield Meet(buffer.root.offset, buffer.size // 2)
 
-    def _cut(self, body: list[str | Meet], loss: str) -> list[str]:
-        """Return the functions that the training pass is cut into where ranks meet; `loss` is the line that sets it."""
-        parts: list[list[str]] = [[]]
+    def _cut(self, body: list[str | Meet]) -> list[str]:
+        """Return the training pass's lines, as one function whose argument `segment` says what runs between two meets.
+
+        One, and not one for each segment: kernels that several segments call are then compiled into it once.
+        """
+        if not any(isinstance(item, Meet) for item in body):
+            return [str(line) for line in body]
+        lines = ["    loss = 0.0", "    if segment == 0:"]
         for item in body:
             if isinstance(item, Meet):
                 self.meets.append(item)
-                parts.append([])
+                lines.append(f"    elif segment == {len(self.meets)}:")
             else:
-                parts[-1].append(item)
-        lines: list[str] = []
-        for part in parts:
-            name = f"loss_and_grad_{len(self.segments)}" if self.segments else "loss_and_grad"
-            self.segments.append(name)
-            lines += ["@kernel", f"def {name}({_TRAIN}):", "    rows = inputs.shape[0]", *part]
-            lines += [f"    return {'loss' if loss in part else '0.0'}", "", ""]
+                lines.append(f"    {item}")
         return lines
 
     def _predict_pass(self) -> list[str]:

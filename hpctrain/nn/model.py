@@ -134,11 +134,10 @@ class Model:
             self.seed,
             batch.step,
         )
-        first, *others = self._compiled.segments
-        loss = first(*args)
-        for numbers, segment in zip(self._meeting, others, strict=True):
+        loss = self._compiled.loss_and_grad(0, *args)
+        for segment, numbers in enumerate(self._meeting, 1):
             reduce(numbers)
-            loss += segment(*args)
+            loss += self._compiled.loss_and_grad(segment, *args)
         return loss
 
     def predict(self, inputs: np.ndarray, outputs: np.ndarray) -> None:

@@ -111,6 +111,5 @@ def test_class_weights_divide_by_themselves(files, tmp_path):
 
 def test_the_step_is_warm_before_it_is_taken(files, tmp_path):
     result = run(job(files, weight="weight", mask="mask"), tmp_path / "a")
-    (step,) = result.model._compiled.segments
-    assert len(step.signatures) == 1
+    assert len(result.model._compiled.loss_and_grad.signatures) == 1
     assert len(result.model._compiled.predict.signatures) == 1
