@@ -121,15 +121,14 @@ class _Writer:
 
         One, and not one for each segment: kernels that several segments call are then compiled into it once.
         """
-        if not any(isinstance(item, Meet) for item in body):
-            return [str(line) for line in body]
-        lines = ["    loss = 0.0", "    if segment == 0:"]
+        is_cut = any(isinstance(item, Meet) for item in body)
+        lines = ["    loss = 0.0", "    if segment == 0:"] if is_cut else []
         for item in body:
             if isinstance(item, Meet):
                 self.meets.append(item)
                 lines.append(f"    elif segment == {len(self.meets)}:")
             else:
-                lines.append(f"    {item}")
+                lines.append(f"    {item}" if is_cut else item)
         return lines
 
     def _predict_pass(self) -> list[str]:
