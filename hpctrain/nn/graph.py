@@ -41,6 +41,11 @@ class Graph:
         """Shape of the result for one example."""
         return self.shapes[self.output]
 
+    @property
+    def by_micro_batch(self) -> bool:
+        """Whether running statistics are taken over whole micro-batches: there are some, and no ranks meet for them."""
+        return any(node.built.state for node in self.nodes) and not any(node.built.meets for node in self.nodes)
+
     def layout(self) -> Layout:
         """Lay all parameters out in one buffer, in the order of the nodes."""
         return Layout((f"{node.name}.{spec.name}", spec.shape) for node in self.nodes for spec in node.built.params)

@@ -98,6 +98,7 @@ def resolve(job: Job, workers: int = 1) -> Prepared:
     metrics = default_metrics(facts.target_kind) if job.metrics.names is None else job.metrics.names
     layers = network(job, facts, loss)
     graph = build_graph(layers, facts.input_shape or (1,))
+    _check_meets(job, graph)
     job = job.resolved(
         layers=None if job.model.python else layers,
         loss=loss,
@@ -129,16 +130,16 @@ def _check_memory(graph: Graph) -> None:
 
 def _micro_batch(job: Job, graph: Graph) -> int | None:
     """Return the micro-batch of a job that names none although its network takes statistics over micro-batches."""
-    if _check_meets(job, graph) or job.run.micro_batch is not None or not len(graph.state_layout()):
-        return None
-    return min(job.run.global_batch, DEFAULT_MICRO_BATCH)
+    if job.run.micro_batch is None and graph.by_micro_batch:
+        return min(job.run.global_batch, DEFAULT_MICRO_BATCH)
+    return None
 
 
-def _check_meets(job: Job, graph: Graph) -> bool:
-    """Return whether layers take statistics over all ranks, and refuse what would cut a batch into several passes."""
+def _check_meets(job: Job, graph: Graph) -> None:
+    """Refuse what would cut a batch into several passes where layers take statistics over all of it."""
     meeting = [node.name for node in graph.nodes if node.built.meets]
     if not meeting:
-        return False
+        return
     run, whole = job.run, "synchronised batch norm takes its statistics over the whole global batch"
     if alone := [node.name for node in graph.nodes if node.built.state and not node.built.meets]:
         raise UserError(
@@ -161,7 +162,6 @@ def _check_meets(job: Job, graph: Graph) -> bool:
             hint="leave run.micro_batch out: each rank takes its part of the batch in one pass; more ranks need less "
             "memory each",
         )
-    return True
 
 
 def update_table_of(job: Job, graph: Graph) -> UpdateTable:

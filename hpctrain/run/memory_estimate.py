@@ -129,7 +129,7 @@ def _data(prepared: Prepared, sources: dict[str, Hdf5Source], ranks: int, rank: 
 
 def _exchange(prepared: Prepared, train: Hdf5Source, graph: Graph, ranks: int) -> int:
     job = prepared.job
-    unit = job.run.micro_batch if len(graph.state_layout()) else 1
+    unit = job.run.micro_batch if graph.by_micro_batch else 1
     rows = prepared.facts.rows["train"]
     return exchange_bytes(train.format, rows, job.run.update_batch, ranks, job.data.shuffle, unit)
 
@@ -137,7 +137,7 @@ def _exchange(prepared: Prepared, train: Hdf5Source, graph: Graph, ranks: int) -
 def _rows(prepared: Prepared, graph: Graph, plan: Plan, ranks: int) -> tuple[int, int]:
     """Return the rows of a pass of training and of evaluation (0: none) on a rank."""
     run, rows = prepared.job.run, prepared.facts.rows
-    train = run.micro_batch if len(graph.state_layout()) else run.rows_a_pass(ranks)
+    train = run.micro_batch if graph.by_micro_batch else run.rows_a_pass(ranks)
     judged = [row_range(rows[part], 0, ranks)[1] for part in ("validation", "test") if part in rows]
     return train, min(rows_a_pass(plan.row_floats), max(judged, default=0))
 

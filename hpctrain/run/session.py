@@ -59,7 +59,7 @@ class Session:
         run = job.run
         # Running statistics are taken over whole micro-batches, which then are the same at every world size, or over
         # all ranks' rows.
-        by_micro_batch = len(self.model.state_layout) > 0 and not self.model.meets
+        by_micro_batch = self.model.graph.by_micro_batch
         self._pass_rows = run.micro_batch if by_micro_batch else run.rows_a_pass(group.size)
         self.model.reserve(self._pass_rows)
         unit = self._pass_rows if by_micro_batch else 1

@@ -25,6 +25,7 @@ from hpctrain.nn.layers.normalisation import BatchNorm
 from hpctrain.nn.losses import SoftmaxCrossEntropy
 from hpctrain.nn.model import Model
 from hpctrain.run.master import resolve
+from hpctrain.run.memory_estimate import estimate
 
 EPSILON = 1e-5
 DENSE, NORM, RELU = {"type": "dense", "units": 8}, {"type": "batch_norm", "sync": True}, "relu"
@@ -187,6 +188,18 @@ def test_no_micro_batch_is_filled_in_and_one_of_the_whole_batch_is_taken(tmp_pat
     assert resolve(job(tmp_path, [NORM])).job.run.micro_batch is None
     assert resolve(job(tmp_path, [NORM], micro_batch=16)).job.run.micro_batch == 16
     assert resolve(job(tmp_path, ["batch_norm"])).job.run.micro_batch == 16
+
+
+def test_more_ranks_need_less_memory_each(tmp_path: Path) -> None:
+    wide = {"type": "dense", "units": 4096}
+    prepared = resolve(job(tmp_path, [wide, NORM], global_batch=48))
+    workspace = {
+        ranks: part.first
+        for ranks in (1, 3)
+        for part in estimate(prepared, ranks, (0, 0)).parts
+        if part.name == "workspace"
+    }
+    assert workspace[3] < 0.5 * workspace[1]
 
 
 def test_on_one_rank_a_run_is_that_of_micro_batches_as_large_as_the_batch(tmp_path: Path) -> None:
