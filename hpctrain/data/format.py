@@ -11,6 +11,11 @@ Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Inputs, targets and stored weights of some rows."""
 
 
+def channels_last(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape in memory of an example that is stored channels first: (C, H, W) becomes (H, W, C)."""
+    return (*shape[1:], *shape[:1])
+
+
 @dataclass(frozen=True)
 class RowFormat:
     """What a row looks like in memory: float32 inputs of `input_shape`, a target, and perhaps weights.

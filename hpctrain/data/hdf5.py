@@ -14,7 +14,7 @@ import numpy as np
 
 from hpctrain.data.datasets import find_dataset, type_name
 from hpctrain.data.files import open_file
-from hpctrain.data.format import Arrays, RowFormat
+from hpctrain.data.format import Arrays, RowFormat, channels_last
 from hpctrain.data.values import bad_label, bad_value, bad_weight, counts, first_bad, weight_error
 from hpctrain.errors import UserError
 
@@ -48,6 +48,8 @@ class Hdf5Source:
     mask          path of the mask's dataset, of 0 and 1: (rows,) or one for each position.  Positions are those of the
                   labels; for real targets, their first axes or all of them
     ignore_label  the label of positions (or rows) that do not count
+    channels_first  the inputs are stored (rows, channels, ...) and turned to (rows, ..., channels) as they are read; so
+                  are real targets with channels at each place of the inputs, and weights of the targets' shape
 
     Weight, mask and `ignore_label` are multiplied.  Raises `UserError` for all that a user can have got wrong in the
     files; for values there is `check_values`.  One file at a time is kept open; `close` it when done.
@@ -63,10 +65,13 @@ class Hdf5Source:
         weight: str | None = None,
         mask: str | None = None,
         ignore_label: int | None = None,
+        channels_first: bool = False,
     ) -> None:
         self.input, self.target = input, target
         self._weights = {key: name for key, name in (("weight", weight), ("mask", mask)) if name is not None}
         self._ignore_label = ignore_label
+        self._channels_first = channels_first
+        self._turned: set[str] = set()  # names of the datasets that are stored channels first
         self._open: tuple[str, h5py.File] | None = None
         self._files: list[_File] = []
         for path in files:
@@ -88,9 +93,11 @@ class Hdf5Source:
                 found=f"{self.input!r} has {len(inputs)} rows, {self.target!r} has {len(targets)}",
                 allowed="as many targets as inputs",
             )
+        if self._channels_first:
+            self._find_turned(inputs, targets, weights, path, target_kind)
         kind, target_shape = self._target_form(targets, path, target_kind)
         weight_shape = self._weight_form(kind, target_shape, weights, len(inputs), path)
-        form = RowFormat(inputs.shape[1:] or (1,), kind, target_shape, weight_shape)
+        form = RowFormat(self._shape(self.input, inputs) or (1,), kind, target_shape, weight_shape)
         if not self._files:
             self.format = form
             self._fingerprint = {
@@ -98,6 +105,7 @@ class Hdf5Source:
                 "input_dtype": type_name(inputs.dtype),
                 "target_shape": list(targets.shape[1:]),
                 "target_dtype": type_name(targets.dtype),
+                **({"channels_first": True} if self._channels_first else {}),
             }
         elif form != self.format:
             raise UserError(
@@ -109,16 +117,46 @@ class Hdf5Source:
         row_bytes = sum(dataset.dtype.itemsize * math.prod(dataset.shape[1:]) for dataset in datasets)
         chunk_rows = max(inputs.chunks[0] if inputs.chunks else 1, 1)
         wanted = (np.float32, np.int64 if kind == "class" else np.float32, *[np.float32] * len(weights))
+        names = (self.input, self.target, *self._weights.values())
         converted = max(
-            dataset.dtype.itemsize * math.prod(dataset.shape[1:]) if dataset.dtype != dtype else 0
-            for dataset, dtype in zip(datasets, wanted, strict=True)
+            dataset.dtype.itemsize * math.prod(dataset.shape[1:])
+            if dataset.dtype != dtype or name in self._turned
+            else 0
+            for name, dataset, dtype in zip(names, datasets, wanted, strict=True)
         )
         is_chunked = any(dataset.chunks for dataset in datasets)
         self._files.append(_File(path, len(self), len(inputs), chunk_rows, row_bytes, converted, is_chunked))
 
+    def _find_turned(
+        self,
+        inputs: h5py.Dataset,
+        targets: h5py.Dataset,
+        weights: dict[str, h5py.Dataset],
+        path: str,
+        target_kind: str | None,
+    ) -> None:
+        """Note which datasets of a file have channels in front; inputs without any are a `UserError`."""
+        shape, target_shape = inputs.shape[1:], targets.shape[1:]
+        if len(shape) < 2:
+            raise UserError(
+                "data.channels_first is true, but the inputs have no axis of channels and others behind it",
+                found=f"{self.input!r} has shape {inputs.shape} in {path}",
+                allowed="(rows, channels, length), (rows, channels, height, width), ...",
+                hint="leave data.channels_first out: an example of one axis has no order of axes",
+            )
+        self._turned.add(self.input)
+        if _kind_of(targets, target_kind) == "real" and len(target_shape) > 1 and target_shape[1:] == shape[1:]:
+            self._turned.add(self.target)
+            self._turned |= {self._weights[key] for key, data in weights.items() if data.shape[1:] == target_shape}
+
+    def _shape(self, name: str, dataset: h5py.Dataset) -> tuple[int, ...]:
+        """Return the shape of one example in memory."""
+        shape = dataset.shape[1:]
+        return channels_last(shape) if name in self._turned else shape
+
     def _target_form(self, targets: h5py.Dataset, path: str, wanted: str | None) -> tuple[str, tuple[int, ...]]:
-        kind = wanted or ("real" if targets.dtype.kind == "f" else "class")
-        shape = targets.shape[1:]
+        kind = _kind_of(targets, wanted)
+        shape = self._shape(self.target, targets)
         if kind == "class" and targets.dtype.kind == "f":
             raise UserError(
                 "class labels must be integers",
@@ -142,7 +180,7 @@ class Hdf5Source:
         whole = target_shape if kind == "class" else None
         found: tuple[int, ...] | None = None if self._ignore_label is None else target_shape
         for key, dataset in weights.items():
-            shape = () if dataset.shape[1:] == (1,) else dataset.shape[1:]
+            shape = () if dataset.shape[1:] == (1,) else self._shape(self._weights[key], dataset)
             fits = shape == () or (shape == whole if whole is not None else shape == target_shape[: len(shape)])
             if len(dataset) != rows or not fits or (found and shape and shape != found):
                 allowed = f"({rows},)" + (f" or {(rows, *target_shape)}" if target_shape not in ((), (1,)) else "")
@@ -243,7 +281,8 @@ class Hdf5Source:
             at, stop = max(lo, file.first), min(lo + len(out), file.stop)
             if at < stop:
                 dataset = self._file(file)[name]
-                _read(dataset, at - file.first, stop - file.first, out[at - lo : stop - lo], file.path)
+                rows = out[at - lo : stop - lo]
+                _read(dataset, at - file.first, stop - file.first, rows, file.path, name in self._turned)
 
     def _width(self, name: str) -> int:
         return math.prod(self._file(self._files[0])[name].shape[1:])
@@ -293,16 +332,25 @@ class Hdf5Source:
         self.close()
 
 
+def _kind_of(targets: h5py.Dataset, wanted: str | None) -> str:
+    """Return the kind of targets: as the loss wants them, else by their type."""
+    return wanted or ("real" if targets.dtype.kind == "f" else "class")
+
+
 def _cache_bytes(file: _File) -> int:
     """Return the size of HDF5's cache of decoded chunks: one row of chunks."""
     least, most = _CACHE_BYTES
     return min(max(least, file.chunk_rows * file.row_bytes), most)
 
 
-def _read(dataset: h5py.Dataset, lo: int, hi: int, out: np.ndarray, path: str) -> None:
-    out = out.reshape(hi - lo, *dataset.shape[1:])
+def _read(dataset: h5py.Dataset, lo: int, hi: int, out: np.ndarray, path: str, turned: bool) -> None:
+    """Fill `out` with rows; where they are `turned`, stored channels first, its last axis is the dataset's first."""
+    shape = dataset.shape[1:]
+    out = out.reshape(hi - lo, *(channels_last(shape) if turned else shape))
+    if turned:
+        out = np.moveaxis(out, -1, 1)
     try:
-        if dataset.dtype == out.dtype:
+        if dataset.dtype == out.dtype and not turned:
             dataset.read_direct(out, np.s_[lo:hi])
         else:
             with np.errstate(over="ignore", invalid="ignore"):  # what overflows becomes infinite, and is found then

@@ -116,6 +116,7 @@ class DataSection(Part):
     weight: DatasetPath | None = None
     mask: DatasetPath | None = None
     ignore_label: int | None = None
+    channels_first: bool = False
     split: Split | None = None
     validation_files: Paths | None = None
     test_files: Paths | None = None

@@ -42,6 +42,14 @@ class Prepared:
         run = self.job.run
         return run.steps or run.epochs * -(-self.facts.rows["train"] // run.update_batch)
 
+    @property
+    def conversion(self) -> str | None:
+        """What is done to the inputs while they are read, in words; None where they are taken as they are stored."""
+        if not self.job.data.channels_first:
+            return None
+        stored = tuple(self.facts.fingerprint["train"]["input_shape"])
+        return f"inputs are stored channels first, {stored}: turned to channels last, {self.facts.input_shape}"
+
     def source(self, part: str) -> Hdf5Source | None:
         """Open the files of a part ("train", "validation", "test"); None where the part has no files of its own."""
         if part not in self.files:
@@ -60,6 +68,7 @@ def open_source(job: Job, files: list[str], target_kind: str | None) -> Hdf5Sour
         weight=data.weight,
         mask=data.mask,
         ignore_label=data.ignore_label,
+        channels_first=data.channels_first,
     )
 
 

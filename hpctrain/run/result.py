@@ -63,5 +63,5 @@ class TrainResult:
         return self.model.layout.views(self.model.params)
 
     def predict(self, inputs: np.ndarray) -> np.ndarray:
-        """Return the network's outputs (rows, *out_shape) float32 for inputs (rows, *input_shape)."""
-        return predict(self.model, inputs)
+        """Return the network's outputs (rows, *out_shape) float32 for inputs as the training data has them stored."""
+        return predict(self.model, inputs, self.job.data.channels_first)

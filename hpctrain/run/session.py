@@ -88,6 +88,8 @@ class Session:
         reads = self.group.rank == 0 or job.data.distribute == "shared"
         with self.group.agreed():
             sources = {part: prepared.source(part) if reads else None for part in ("train", "validation", "test")}
+        if prepared.conversion:
+            self.say(prepared.conversion)
         split = (job.data.split.validation, job.data.split.test) if job.data.split else (0.0, 0.0)
         try:
             dataset = load(

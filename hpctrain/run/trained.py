@@ -28,22 +28,30 @@ class TrainedModel:
         return self.model.layout.views(self.model.params)
 
     def predict(self, inputs: np.ndarray) -> np.ndarray:
-        """Return the network's outputs (rows, *out_shape) float32 for inputs (rows, *input_shape)."""
-        return predict(self.model, inputs)
+        """Return the network's outputs (rows, *out_shape) float32 for inputs as the training data has them stored."""
+        return predict(self.model, inputs, self.job.data.channels_first)
 
 
-def predict(model: Model, inputs: np.ndarray) -> np.ndarray:
-    """Return a network's outputs; `UserError` for inputs that are not numbers or of another shape."""
+def predict(model: Model, inputs: np.ndarray, channels_first: bool = False) -> np.ndarray:
+    """Return a network's outputs, channels last; `UserError` for inputs that are not numbers or of another shape.
+
+    inputs  (rows, *input_shape), or with `channels_first` (rows, channels, ...) as the data that it was trained on
+    """
     inputs = np.asarray(inputs)
     if inputs.dtype.kind not in "biuf":
         raise UserError("inputs must be real numbers", found=f"type {inputs.dtype}")
-    if inputs.shape[1:] != model.input_shape:
+    shape = model.input_shape
+    if channels_first:
+        shape = (*shape[-1:], *shape[:-1])
+    if inputs.shape[1:] != shape:
         raise UserError(
             "inputs do not have the shape that the network was trained on",
             found=f"shape {inputs.shape}",
-            allowed=f"(rows, {', '.join(map(str, model.input_shape))})",
-            hint="for one example, add an axis: inputs[None]" if inputs.shape == model.input_shape else None,
+            allowed=f"(rows, {', '.join(map(str, shape))})",
+            hint="for one example, add an axis: inputs[None]" if inputs.shape == shape else None,
         )
+    if channels_first:
+        inputs = np.moveaxis(inputs, 1, -1)
     outputs = np.zeros((len(inputs), *model.out_shape), np.float32)
     model.predict(np.ascontiguousarray(inputs, np.float32), outputs)
     return outputs

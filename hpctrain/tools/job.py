@@ -92,6 +92,7 @@ target = "labels"                 # the dataset of the targets: integers are cla
 # weight = "weights"              # a dataset of numbers (rows,): how much each example counts; default: all the same
 # mask = "mask"                   # a dataset of 0 and 1 in the labels' shape: which positions count; default: all
 # ignore_label = -1               # this label does not count: positions without a label, padding; default: none
+# channels_first = false          # true: the inputs are stored (rows, channels, height, width), or of other axes
 split = {validation = 0.1, test = 0.2}   # fractions of the rows, drawn by run.seed; default: all rows train
 # validation_files = "valid.h5"   # instead of split.validation: rows from files of their own
 # test_files = "test.h5"          # instead of split.test

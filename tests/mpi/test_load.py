@@ -106,6 +106,21 @@ def test_weights_travel_with_their_rows(group, folder, distribute):
 
 
 @pytest.mark.parametrize("distribute", ["scatter", "shared"])
+def test_channels_in_front_are_turned_on_the_way(group, folder, distribute):
+    rng = np.random.default_rng(0)
+    stored, targets = rng.normal(size=(101, 3, 2, 4)), rng.integers(0, 5, 101)
+    path = write(group, folder, "a.h5", stored, targets, chunks=(7, 3, 2, 4))
+    source = Hdf5Source([path], "x", "y", channels_first=True)
+    dataset = load(group, source, split=(0.2, 0.0), distribute=distribute, seed=4)
+    part = Split(101, 4, 0.2, 0.0).part_of(0, 101)
+    for code, shard in ((TRAIN, dataset.train), (VALIDATION, dataset.validation)):
+        found = gathered(group, shard)[0]
+        assert found.shape[1:] == (2, 4, 3)
+        for channel in range(3):
+            assert np.array_equal(found[..., channel], stored[part == code, channel].astype("f4"))
+
+
+@pytest.mark.parametrize("distribute", ["scatter", "shared"])
 @pytest.mark.parametrize("rows", [6, 101])
 def test_a_split_gives_each_part_its_rows(group, folder, distribute, rows):
     inputs, targets = data(rows)
@@ -128,13 +143,15 @@ def test_with_scatter_only_rank_0_needs_the_files(group, folder):
     assert dataset.test is None
 
 
+@pytest.mark.parametrize("channels_first", [False, True])
 @pytest.mark.parametrize("distribute", ["scatter", "shared"])
-def test_memory_above_the_own_shard_is_a_few_blocks(group, folder, monkeypatch, distribute):
+def test_memory_above_the_own_shard_is_a_few_blocks(group, folder, monkeypatch, distribute, channels_first):
     block = 1 << 20
     monkeypatch.setattr(load_module, "BLOCK_BYTES", block)
     rows = 20_000  # 32 blocks of float64, which is converted on the way
-    inputs = np.zeros((rows, 200))
-    source = Hdf5Source([write(group, folder, "a.h5", inputs, np.zeros(rows, int))], "x", "y")
+    inputs = np.zeros((rows, 2, 100))
+    path = write(group, folder, "a.h5", inputs, np.zeros(rows, int))
+    source = Hdf5Source([path], "x", "y", channels_first=channels_first)
     del inputs
     tracemalloc.start()
     try:

@@ -10,6 +10,8 @@ import pytest
 from datasets import job_for, records, summary, write_arrays, write_classes, write_job
 from launching import hpctrain, mpirun
 
+from hpctrain import load_model
+
 ROWS = 700
 NOISE = 0.1
 
@@ -65,6 +67,30 @@ def test_evaluate_other_data(tmp_path: Path) -> None:
     assert done.returncode == 0, done.output
     assert "77" in done.stdout, "says how many examples"
     assert "accuracy" in done.stdout
+
+
+def test_channels_first_is_as_channels_last(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    stored, labels = rng.normal(size=(120, 2, 3, 4)).astype("f4"), rng.integers(0, 3, 120)
+    write_arrays(tmp_path / "first.h5", x=stored, y=labels)
+    write_arrays(tmp_path / "last.h5", x=np.moveaxis(stored, 1, -1), y=labels)
+    model = {"layers": ["flatten", {"type": "dense", "units": 3}]}
+    shared = {"split": {"validation": 0.1, "test": 0.1}}
+    said, results = {}, {}
+    for name in ("first", "last"):
+        data = {**shared, "channels_first": name == "first", "distribute": "scatter" if name == "first" else "shared"}
+        job = write_job(tmp_path / f"{name}.toml", job_for(f"{name}.h5", data=data, model=model))
+        done = hpctrain(3, "train", job, "--run-dir", name, cwd=tmp_path)
+        assert done.returncode == 0, done.output
+        said[name], results[name] = done.stdout, summary(tmp_path / name)
+    assert results["first"]["weights_sha256"] == results["last"]["weights_sha256"]
+    assert results["first"]["test"] == results["last"]["test"]
+    assert "inputs are stored channels first, (2, 3, 4): turned to channels last, (3, 4, 2)" in said["first"]
+    assert "channels first" not in said["last"]
+    judged = [hpctrain(1, "evaluate", name, "--data", f"{name}.h5", cwd=tmp_path).stdout for name in said]
+    assert judged[0].splitlines()[1:] == judged[1].splitlines()[1:] != []
+    outputs = load_model(tmp_path / "first").predict(stored)
+    assert np.array_equal(outputs, load_model(tmp_path / "last").predict(np.moveaxis(stored, 1, -1)))
 
 
 SCRIPT = """
