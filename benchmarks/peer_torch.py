@@ -5,7 +5,7 @@ reads one answer a line.  So each side has a process, a BLAS and memory of its o
 
     {"do": "open", "model": NAME, "folder": DIR, "threads": 1, "ddp": null}  reads DIR/data.npz, writes DIR/weights.npz
     {"do": "losses", "steps": 20}       the losses of the first steps from the initial weights, eagerly
-    {"do": "rounding", "steps": 20}     how far those are from the same in float64
+    {"do": "exact", "steps": 20}        the same in float64
     {"do": "trial", "mode": MODE}       seconds a step of "eager", "compile", "channels_last" or "compile_channels_last"
     {"do": "use", "mode": MODE}         what the next timings run
     {"do": "time", "steps": N}          seconds a step, by the wall clock and of CPU time
@@ -220,17 +220,18 @@ class Peer:
         self.use("eager", afresh=True)
         return [self.step(index).item() for index in range(steps)]
 
-    def rounding(self, steps: int) -> float:
-        """Return the largest difference of the first losses from those in float64."""
-        rounded = self.losses(steps)
+    def exact(self, steps: int) -> list[float]:
+        """Return the losses of the first steps from the initial weights, in float64."""
+        ways = self.batches, self.optimizer, self.loss
         self.batches, self.optimizer, self.loss = self._set_up("eager", torch.float64)
 
-        def exact(tensor: torch.Tensor) -> torch.Tensor:
+        def wide(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.double() if tensor.is_floating_point() else tensor
 
-        self.batches = [(exact(inputs), exact(targets)) for inputs, targets in self.batches]
-        true = [self.step(index).item() for index in range(steps)]
-        return max(abs(a - b) for a, b in zip(rounded, true, strict=True))
+        self.batches = [(wide(inputs), wide(targets)) for inputs, targets in self.batches]
+        found = [self.step(index).item() for index in range(steps)]
+        self.batches, self.optimizer, self.loss = ways
+        return found
 
     def time(self, steps: int) -> dict[str, float]:
         """Return the seconds of a step, over `steps` of them."""

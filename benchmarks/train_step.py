@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import statistics
 import subprocess
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ from hpctrain.strategies.all_reduce import AllReduce
 PEER = Path(__file__).with_name("peer_torch.py")
 TWO_RANKS = (1.7, 2.5)  # demand and stretch of the dense networks; of the others it is not to be slower
 LOSS_STEPS, LOSS_BOUND = 20, 1e-4
+TRIALS = 3  # of each of PyTorch's modes
+UPDATE = {"lr": 1e-3, "momentum": 0.9}
 
 EXAMPLES = """\
   python benchmarks/train_step.py --peer-python ~/torch/bin/python
@@ -34,13 +38,13 @@ EXAMPLES = """\
   mpirun -n 2 python benchmarks/train_step.py --peer-python ~/torch/bin/python --models mlp-small,mlp-mnist
 
 Both sides train the same network from the same weights on the same data, fp32, one thread a rank, SGD with momentum.
-First the losses of 20 steps must agree to 1e-4: where they do not, the benchmark ends with an error, after its table.
-PyTorch then repeats its steps in float64, and the error says how far its own losses are from those.  Then a short
-trial finds PyTorch's fastest mode (eager, torch.compile,
-channels last, or both); then ours and that mode are timed in turn.  A ratio above 1 means that ours is faster.  "CPU"
-is the ratio of the CPU times, which a busy neighbour disturbs less.  Records: case, peer, ours_s, peer_s, ratio,
-cpu_ratio, mode, demand, stretch, loss_difference, peer_rounding (null where the losses agree),
-compile_s, ranks."""
+First the losses of 20 steps must agree to 1e-4.  In a deep network float32 cannot decide that: rounding grows from
+step to step.  So where they do not agree, PyTorch repeats the steps in float64; if its own losses were off by more than
+1e-4, ours are repeated in float64 too, and those must agree.  Else the benchmark ends with an error, after its table.
+Then a short trial finds PyTorch's fastest mode (eager, torch.compile, channels last, or both); then ours and that mode
+are timed in turn.  A ratio above 1 means that ours is faster.  "CPU" is the ratio of the CPU times, which a busy
+neighbour disturbs less.  Records: case, peer, ours_s, peer_s, ratio, cpu_ratio, mode, demand, stretch, loss_difference,
+peer_rounding and exact_difference (in float64; null where float32 agrees), compile_s, ranks."""
 
 
 def arguments() -> Any:
@@ -71,7 +75,7 @@ class Ours:
         case.set_weights(self.model, weights)
         self.model.table = UpdateTable.from_slots(self.model.layout)
         self.model.reserve(case.batch)
-        self.optimizer = Sgd(lr=1e-3, momentum=0.9)
+        self.optimizer = Sgd(**UPDATE)
         self.strategy = AllReduce().bind(group, self.model, self.optimizer, None)
         started = time.perf_counter()
         self.model.warm_up()
@@ -154,20 +158,31 @@ def main(group: Group, args: Any) -> None:
         "demand": lambda record: f"{record['demand']:g}",
         "stretch": lambda record: f"{record['stretch']:g}",
         "reached": verdict,
-        "losses differ by": lambda record: f"{record['loss_difference']:.0e} (of {LOSS_BOUND:.0e})",
+        "losses differ by": losses_text,
     }
     peer_name = records[0]["peer"] if records else "PyTorch"
     common.report(group, f"training step, {group.size} ranks, against {peer_name}", records, columns, args)
-    wrong = [record for record in records if not record["loss_difference"] <= LOSS_BOUND]
+    wrong = [record for record in records if not losses_agree(record)]
     if wrong:
         raise UserError(
             f"the losses of {', '.join(record['case'] for record in wrong)} are not those of the peer",
-            found=", ".join(f"{record['loss_difference']:.1e}" for record in wrong),
-            allowed=f"{LOSS_BOUND:.0e} over {LOSS_STEPS} steps (the peer's own distance from float64: "
-            + ", ".join(f"{record['peer_rounding']:.1e}" for record in wrong)
-            + ")",
+            found=", ".join(losses_text(record) for record in wrong),
+            allowed=f"{LOSS_BOUND:.0e} over {LOSS_STEPS} steps",
             agreed=True,
         )
+
+
+def losses_agree(record: Record) -> bool:
+    """Say whether the losses are the peer's: in float32, or in float64 where the peer's own float32 is too coarse."""
+    if record["exact_difference"] is None:
+        return record["loss_difference"] <= LOSS_BOUND
+    return record["peer_rounding"] > LOSS_BOUND >= record["exact_difference"]
+
+
+def losses_text(record: Record) -> str:
+    """Say how far the losses are from the peer's."""
+    exact = record["exact_difference"]
+    return f"{record['loss_difference']:.0e}" + ("" if exact is None else f" (in float64 {exact:.0e})")
 
 
 def verdict(record: Record) -> str:
@@ -189,9 +204,11 @@ def measure(group: Group, name: str, peer: Peer, folder: Path, args: Any) -> Rec
     theirs = peer.ask("losses", steps=LOSS_STEPS)
     theirs = np.mean(group.all_gather_objects(theirs), axis=0)
     difference = np.abs(np.array(ours.losses(LOSS_STEPS)) - theirs)
-    rounding = None
+    rounding, exact_difference = None, None
     if not difference.max() <= LOSS_BOUND:
-        rounding = max(group.all_gather_objects(peer.ask("rounding", steps=LOSS_STEPS)))
+        exact = np.mean(group.all_gather_objects(peer.ask("exact", steps=LOSS_STEPS)), axis=0)
+        rounding = float(np.abs(theirs - exact).max())
+        exact_difference = float(np.abs(exact_losses(group, case, folder) - exact).max())
     mode = choose(group, peer, about["image"])
     peer.ask("use", mode=mode)
 
@@ -230,19 +247,45 @@ def measure(group: Group, name: str, peer: Peer, folder: Path, args: Any) -> Rec
         stretch=stretch,
         loss_difference=float(difference.max()),
         peer_rounding=rounding,
+        exact_difference=exact_difference,
         compile_s=ours.compile_s,
         ranks=group.size,
     )
 
 
+def exact_losses(group: Group, case: Case, folder: Path) -> np.ndarray:
+    """Return our losses of the first steps, computed in float64 throughout."""
+    data = np.load(folder / "data.npz")
+    batches = case.batches(data["inputs"], data["targets"])
+    model = case.model(np.float64)
+    case.set_weights(model, np.load(folder / "weights.npz"))
+    table, optimizer = UpdateTable.from_slots(model.layout), Sgd(**UPDATE)
+    slots = {name: np.zeros_like(model.params) for name in optimizer.slots}
+    losses = []
+    for step in range(LOSS_STEPS):
+        batch = batches[step % len(batches)]
+        targets = batch.targets if batch.targets.dtype.kind == "i" else batch.targets.astype(np.float64)
+        batch = replace(
+            batch, inputs=batch.inputs.astype(np.float64), targets=targets, weight=batch.weight.astype(np.float64)
+        )
+        model.tail[LOSS] = model.loss_and_grad(batch, beta=0.0)
+        model.tail[WEIGHT] = batch.weight.sum()
+        group.all_reduce(model.grad_buffer)
+        scale = 1.0 / model.tail[WEIGHT]
+        losses.append(model.tail[LOSS] * scale)
+        optimizer.update(model.params, model.grads, slots, table, optimizer.lr, step, scale)
+    return np.array(losses)
+
+
 def choose(group: Group, peer: Peer, is_image: bool) -> str:
-    """Return the peer's fastest mode for the open model, by the slowest rank's median."""
+    """Return the peer's fastest mode for the open model, by the slowest rank's best median of a few trials in turn."""
     modes = ["eager", "compile", *(["channels_last", "compile_channels_last"] if is_image else [])]
-    seconds = {}
-    for mode in modes:
-        found = [answer["seconds"] for answer in group.all_gather_objects(peer.ask("trial", mode=mode))]
-        if None not in found:
-            seconds[mode] = max(found)
+    seconds: dict[str, float] = {}
+    for _ in range(TRIALS):
+        for mode in modes:
+            found = [answer["seconds"] for answer in group.all_gather_objects(peer.ask("trial", mode=mode))]
+            if None not in found:
+                seconds[mode] = min(seconds.get(mode, math.inf), max(found))
     return min(seconds, key=seconds.get)
 
 

@@ -19,6 +19,15 @@ def models():
     return module
 
 
+@pytest.fixture(scope="module")
+def train_step():
+    sys.path.insert(0, str(ROOT / "benchmarks"))  # the scripts import each other by name
+    try:
+        return importlib.import_module("train_step")
+    finally:
+        sys.path.pop(0)
+
+
 def test_the_ten_models_of_the_targets_are_there(models):
     assert list(models.CASES) == [
         *("mlp-small", "mlp-mnist", "mlp-higgs", "mlp-wide", "cnn-mnist", "cnn-lenet"),
@@ -76,3 +85,19 @@ def test_an_unknown_model_is_told():
     done = mpirun(0, ROOT / "benchmarks" / "train_step.py", "--models", "mlp-small,vgg", timeout=60)
     assert done.returncode == 2
     assert "'vgg' is not one of mlp-small, " in done.output
+
+
+@pytest.mark.parametrize(
+    ("difference", "rounding", "exact", "agree"),
+    [
+        (9e-5, None, None, True),
+        (2e-4, 3e-4, 1e-9, True),  # float32 is too coarse, on the peer's side too
+        (2e-4, 5e-5, 1e-9, False),  # the peer's is not: ours is worse
+        (2e-4, 3e-4, 2e-4, False),
+        (float("nan"), 3e-4, float("nan"), False),
+    ],
+)
+def test_losses_agree_in_float32_or_where_that_is_too_coarse_in_float64(train_step, difference, rounding, exact, agree):
+    record = {"loss_difference": difference, "peer_rounding": rounding, "exact_difference": exact}
+
+    assert train_step.losses_agree(record) is agree
