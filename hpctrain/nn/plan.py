@@ -54,7 +54,7 @@ class Step:
     values: dict[str, Value]
     reads: list[Value] = field(default_factory=list)
     writes: list[Value] = field(default_factory=list)
-    donors: list[Value] = field(default_factory=list)  # whose memory a result may take, if nobody reads it afterwards
+    takes: list[tuple[Value, Value]] = field(default_factory=list)  # a result, and whose memory it may take: see Buffer
     zeroes: bool = False  # a backward pass whose kernels only add: the gradients are zeroed before it where need be
 
 
@@ -162,8 +162,8 @@ class _Pass:
         values |= buffers
         self._kept[node.index] = {name: value for name, value in buffers.items() if built.buffers[name].kept}
         used = _used(calls, values)
-        donors = inputs if built.in_place else []
-        return Step(node, built, calls, values, used, [y], donors)
+        takes = [(y, x) for x in inputs] if built.in_place else []
+        return Step(node, built, calls, values, used, [y], takes)
 
     def backward(self, output: Value) -> tuple[list[Step], Value]:
         """Return the backward steps and the gradient of the output, where the loss writes."""
@@ -189,9 +189,10 @@ class _Pass:
             values |= {name: _buffer(spec) for name, spec in built.buffers.items() if not spec.kept}
             used = _used(calls, values)
             written = [value for value in gradients if value in used]
-            donors = [dy] if built.in_place else []
+            takes = [(gradient, dy) for gradient in written] if built.in_place else []
+            takes += [(values[name], values[spec.over]) for name, spec in built.buffers.items() if spec.over]
             adds = built.params and not any("beta" in call.args for call in calls)
-            steps.append(Step(node, built, calls, values, used, written, donors, zeroes=bool(adds)))
+            steps.append(Step(node, built, calls, values, used, written, takes, zeroes=bool(adds)))
             for value, gradient, is_needed in zip(node.inputs, gradients, needed, strict=True):
                 if is_needed:
                     parts.setdefault(value, []).append(gradient)
@@ -204,8 +205,9 @@ class _Pass:
             result = Value(total.shape)
             call = Call(add_arrays, ("a", "b", "out"))
             names = {"a": total, "b": part, "out": result}
+            takes = [(result, total), (result, part)]
             built = BuiltLayer(total.shape, None, None, views={"a": (), "b": (), "out": ()})
-            steps.append(Step(node, built, (call,), names, [total, part, result], [result], [total, part]))
+            steps.append(Step(node, built, (call,), names, [total, part, result], [result], takes))
             total = result
         return total
 
@@ -236,13 +238,12 @@ def _allocate(steps: list[Step], keep: list[Value]) -> tuple[int, int]:
         value.root.last = len(steps)
     areas = {True: _Area(1), False: _Area(ALIGN)}
     for time, step in enumerate(steps):
-        for value in step.writes:
-            for donor in (donor.root for donor in step.donors):
-                # The result may take an operand's memory when this is the last that is read of it.
-                fits = donor.per_example and not donor.external and donor.size == value.size
-                if fits and donor.last == time and value.root is value and value.first == time:
-                    donor.last = value.last
-                    value.home = donor
+        for value, donor in ((value, donor.root) for value, donor in step.takes):
+            # The result may take an operand's memory when this is the last that is read of it.
+            fits = donor.per_example and not donor.external and donor.size == value.size
+            if fits and donor.last == time and value.root is value and value.first == time:
+                donor.last = value.last
+                value.home = donor
         starting = {id(value.root): value.root for value in _touched(step) if value.root.first == time}
         for root in starting.values():
             if not root.external and root.offset < 0:

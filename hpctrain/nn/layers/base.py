@@ -49,11 +49,13 @@ class Buffer:
 
     shape        in floats: for each example, or once for a forward call (`per_example` false)
     kept         written by forward and read by backward; else scratch of one pass
+    over         a value ("dy") in whose memory scratch may be made: once it is written, the kernels read that no more
     """
 
     shape: Shape
     per_example: bool = True
     kept: bool = True
+    over: str | None = None
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class Dense(Layer):
             backward=(*gradients, Call(matmul_nt, (dz, "weight", "dx", 0.0))),
             backward_params=gradients,
             params=params,
-            buffers={"dz": Buffer((*in_shape[:-1], self.units), kept=False)} if relu else {},
+            buffers={"dz": Buffer((*in_shape[:-1], self.units), kept=False, over="dy")} if relu else {},
             views={"x": narrow, "dx": narrow, "y": wide, "dy": wide, "dz": wide},
         )
 
