@@ -1,6 +1,6 @@
 """Elementwise activations and their derivatives on flat arrays.
 
-Forward kernels may work in place (y is x), backward kernels too (dx is dy): each element is read before it is written.
+Where the derivative is taken from y, forward kernels may work in place (y is x), and backward kernels too (dx is dy).
 Derivatives are taken from y where that is possible, so that x need not be kept.  The softmax works on rows.
 """
 
@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 
+from hpctrain.kernels.in_place import choose, kernel_in_place
 from hpctrain.kernels.jit import kernel
 from hpctrain.kernels.vector_math import erf, exp, expm1, sigmoid, softplus, tanh
 
@@ -17,46 +18,46 @@ _SQRT_HALF = math.sqrt(0.5)
 _INV_SQRT_TWO_PI = 1.0 / math.sqrt(2.0 * math.pi)
 
 
-@kernel
+@kernel_in_place("x", "y")
 def relu_forward(x: np.ndarray, y: np.ndarray) -> None:
     """y = x where x > 0, else 0; NaN stays NaN."""
     zero = x.dtype.type(0)
     for i in range(x.size):
-        y[i] = zero if x[i] <= zero else x[i]
+        y[i] = choose(x[i] <= zero, zero, x[i])
 
 
-@kernel
+@kernel_in_place("dy", "dx")
 def relu_backward(y: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
     """dx = dy where y > 0, else 0."""
     zero = dy.dtype.type(0)
     for i in range(y.size):
-        dx[i] = zero if y[i] <= zero else dy[i]
+        dx[i] = choose(y[i] <= zero, zero, dy[i])
 
 
-@kernel
+@kernel_in_place("x", "y")
 def leaky_relu_forward(x: np.ndarray, y: np.ndarray, slope: float) -> None:
     """y = x where x > 0, else slope x (slope > 0, so that the sign of y is the sign of x)."""
     zero, factor = x.dtype.type(0), x.dtype.type(slope)
     for i in range(x.size):
-        y[i] = factor * x[i] if x[i] <= zero else x[i]
+        y[i] = choose(x[i] <= zero, factor * x[i], x[i])
 
 
-@kernel
+@kernel_in_place("dy", "dx")
 def leaky_relu_backward(y: np.ndarray, dy: np.ndarray, dx: np.ndarray, slope: float) -> None:
     """dx = dy where y > 0, else slope dy."""
     zero, factor = dy.dtype.type(0), dy.dtype.type(slope)
     for i in range(y.size):
-        dx[i] = factor * dy[i] if y[i] <= zero else dy[i]
+        dx[i] = choose(y[i] <= zero, factor * dy[i], dy[i])
 
 
-@kernel
+@kernel_in_place("x", "y")
 def tanh_forward(x: np.ndarray, y: np.ndarray) -> None:
     """y = tanh(x)."""
     for i in range(x.size):
         y[i] = tanh(x[i])
 
 
-@kernel
+@kernel_in_place("dy", "dx")
 def tanh_backward(y: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
     """dx = dy (1 - y^2)."""
     one = dy.dtype.type(1)
@@ -64,14 +65,14 @@ def tanh_backward(y: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
         dx[i] = dy[i] * (one - y[i] * y[i])
 
 
-@kernel
+@kernel_in_place("x", "y")
 def sigmoid_forward(x: np.ndarray, y: np.ndarray) -> None:
     """y = 1 / (1 + exp(-x))."""
     for i in range(x.size):
         y[i] = sigmoid(x[i])
 
 
-@kernel
+@kernel_in_place("dy", "dx")
 def sigmoid_backward(y: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
     """dx = dy y (1 - y)."""
     one = dy.dtype.type(1)
@@ -79,35 +80,35 @@ def sigmoid_backward(y: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
         dx[i] = dy[i] * y[i] * (one - y[i])
 
 
-@kernel
+@kernel_in_place("x", "y")
 def softplus_forward(x: np.ndarray, y: np.ndarray) -> None:
     """y = log(1 + exp(x)) (Dugas et al. 2001)."""
     for i in range(x.size):
         y[i] = softplus(x[i])
 
 
-@kernel
+@kernel_in_place("dy", "dx")
 def softplus_backward(y: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
     """dx = dy (1 - exp(-y)), which is dy / (1 + exp(-x))."""
     for i in range(y.size):
         dx[i] = -dy[i] * expm1(-y[i])
 
 
-@kernel
+@kernel_in_place("x", "y")
 def elu_forward(x: np.ndarray, y: np.ndarray, alpha: float) -> None:
     """y = x where x > 0, else alpha (exp(x) - 1) (Clevert, Unterthiner & Hochreiter 2016); alpha > 0."""
     zero, factor = x.dtype.type(0), x.dtype.type(alpha)
     for i in range(x.size):
         below = factor * expm1(x[i])
-        y[i] = x[i] if x[i] > zero else below
+        y[i] = choose(x[i] > zero, x[i], below)
 
 
-@kernel
+@kernel_in_place("dy", "dx")
 def elu_backward(y: np.ndarray, dy: np.ndarray, dx: np.ndarray, alpha: float) -> None:
     """dx = dy where y > 0, else dy (y + alpha), which is dy alpha exp(x)."""
     zero, factor = dy.dtype.type(0), dy.dtype.type(alpha)
     for i in range(y.size):
-        dx[i] = dy[i] if y[i] > zero else dy[i] * (y[i] + factor)
+        dx[i] = choose(y[i] > zero, dy[i], dy[i] * (y[i] + factor))
 
 
 @kernel
@@ -144,7 +145,7 @@ def gelu_backward(x: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
         dx[i] = dy[i] * (cumulative + x[i] * norm * exp(-half * x[i] * x[i]))
 
 
-@kernel
+@kernel_in_place("x", "y")
 def softmax_forward(x: np.ndarray, y: np.ndarray) -> None:
     """y[i, j] = exp(x[i, j] - m_i) / sum_k exp(x[i, k] - m_i), m_i the largest of row i; x, y (n, classes)."""
     for i in range(x.shape[0]):
@@ -161,7 +162,7 @@ def softmax_forward(x: np.ndarray, y: np.ndarray) -> None:
             y[i, j] *= factor
 
 
-@kernel
+@kernel_in_place("dy", "dx")
 def softmax_backward(y: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
     """dx[i, j] = y[i, j] (dy[i, j] - sum_k y[i, k] dy[i, k])."""
     for i in range(y.shape[0]):

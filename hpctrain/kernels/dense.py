@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hpctrain.kernels.in_place import choose, kernel_in_place
 from hpctrain.kernels.jit import kernel
 
 
@@ -22,24 +23,27 @@ def column_sums(dy: np.ndarray, d_bias: np.ndarray, beta: float) -> None:
             d_bias[j] += dy[i, j]
 
 
-@kernel
+@kernel_in_place("dy", "dz")
 def relu_mask(y: np.ndarray, dy: np.ndarray, dz: np.ndarray) -> None:
-    """dz = dy where y > 0, else 0 (dy where y is NaN); y, dy, dz (n, out)."""
+    """dz = dy where y > 0, else 0 (dy where y is NaN); y, dy, dz (n, out); dz may be dy."""
     zero = dy.dtype.type(0)
     for i in range(dy.shape[0]):
         for j in range(dy.shape[1]):
-            dz[i, j] = zero if y[i, j] <= zero else dy[i, j]
+            dz[i, j] = choose(y[i, j] <= zero, zero, dy[i, j])
 
 
-@kernel
+@kernel_in_place("dy", "dz")
 def relu_mask_sums(y: np.ndarray, dy: np.ndarray, dz: np.ndarray, d_bias: np.ndarray, beta: float) -> None:
-    """dz = dy where y > 0, else 0; db[j] = beta db[j] + sum_i dz[i, j]: `relu_mask` and `column_sums` in one pass."""
+    """dz = dy where y > 0, else 0; db[j] = beta db[j] + sum_i dz[i, j]: `relu_mask` and `column_sums` in one pass.
+
+    dz may be dy.
+    """
     zero = dy.dtype.type(0)
     if beta == 0.0:
         for j in range(d_bias.size):
             d_bias[j] = zero
     for i in range(dy.shape[0]):
         for j in range(dy.shape[1]):
-            value = zero if y[i, j] <= zero else dy[i, j]
+            value = choose(y[i, j] <= zero, zero, dy[i, j])
             dz[i, j] = value
             d_bias[j] += value

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpctrain.kernels.jit import kernel
+from hpctrain.kernels.in_place import kernel_in_place
 from hpctrain.kernels.rng import hash64, uniform24
 
 
-@kernel
+@kernel_in_place("x", "y")
 def dropout_apply(
     x: np.ndarray, y: np.ndarray, ids: np.ndarray, seed: np.uint64, step: int, layer: int, rate: float
 ) -> None:

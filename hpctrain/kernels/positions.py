@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 
+from hpctrain.kernels.in_place import kernel_in_place
 from hpctrain.kernels.jit import kernel
 
 
-@kernel
+@kernel_in_place("x", "y")
 def positions_forward(x: np.ndarray, table: np.ndarray, y: np.ndarray) -> None:
     """y[i, t, j] = x[i, t, j] + table[t, j]; x, y (rows, steps, features), table (steps, features).  y may be x."""
     rows, steps, features = x.shape
