@@ -29,6 +29,8 @@ def lstm_forward(
     steps: int,
     at: int,
     reverse: bool,
+    mask: np.ndarray,
+    masked: bool,
 ) -> None:
     """Hochreiter & Schmidhuber 1997 with forget gates; the gates in PyTorch's order i, f, g, o:
 
@@ -38,6 +40,7 @@ def lstm_forward(
     gates (rows * steps, 4 units) holds the input's part and is overwritten by i, f, g, o; weight (units, 4 units);
     hidden (rows * steps, at + units or more) gets h in columns at, at + 1, ...; cells (rows * steps, units) gets c.
     Scratch: state, cell (rows, units), added (rows, 4 units).  `reverse`: from the last step to the first.
+    mask (rows * steps,), read if `masked`: a step where it is 0 passes h and c on as they are.
     """
     rows, units = cell.shape
     state[:] = 0.0
@@ -50,20 +53,21 @@ def lstm_forward(
             added[:] = 0.0
         for r in range(rows):
             gate, more, c, h = gates[r * steps + t], added[r], cell[r], state[r]
-            for j in range(4 * units):
-                gate[j] += more[j]
-            i, f = gate[:units], gate[units : 2 * units]
-            g, o = gate[2 * units : 3 * units], gate[3 * units :]
-            for j in range(2 * units):
-                gate[j] = sigmoid(gate[j])
-            for j in range(units):
-                g[j] = tanh(g[j])
-            for j in range(units):
-                o[j] = sigmoid(o[j])
-            for j in range(units):
-                c[j] = f[j] * c[j] + i[j] * g[j]
-            for j in range(units):
-                h[j] = o[j] * tanh(c[j])
+            if not masked or mask[r * steps + t] != 0:
+                for j in range(4 * units):
+                    gate[j] += more[j]
+                i, f = gate[:units], gate[units : 2 * units]
+                g, o = gate[2 * units : 3 * units], gate[3 * units :]
+                for j in range(2 * units):
+                    gate[j] = sigmoid(gate[j])
+                for j in range(units):
+                    g[j] = tanh(g[j])
+                for j in range(units):
+                    o[j] = sigmoid(o[j])
+                for j in range(units):
+                    c[j] = f[j] * c[j] + i[j] * g[j]
+                for j in range(units):
+                    h[j] = o[j] * tanh(c[j])
             kept, out = cells[r * steps + t], hidden[r * steps + t, at : at + units]
             for j in range(units):
                 kept[j] = c[j]
@@ -86,11 +90,14 @@ def lstm_backward(
     at: int,
     reverse: bool,
     every: bool,
+    mask: np.ndarray,
+    masked: bool,
 ) -> None:
     """d_gates, the gradients of the gates before their sigmoid and tanh, backward through time.
 
     `every`: dy (rows * steps, ...) is the gradient of each step's h, in columns at, at + 1, ...; else dy (rows, ...)
-    is that of the last step's alone.  Scratch: d_state, d_cell, work (rows, units), d_step (rows, 4 units).
+    is that of the last step's alone.  `mask` as in forward: d_gates is 0 at steps that are left out.  Scratch: d_state,
+    d_cell, work (rows, units), d_step (rows, 4 units).
     """
     rows, units = d_cell.shape
     one = dy.dtype.type(1)
@@ -101,6 +108,13 @@ def lstm_backward(
         add_step(dy, d_state, steps, t, at, every, n == steps - 1)
         for r in range(rows):
             gate, step, dh, dc, wide = gates[r * steps + t], d_step[r], d_state[r], d_cell[r], work[r]
+            kept = d_gates[r * steps + t]
+            if masked and mask[r * steps + t] == 0:
+                for j in range(4 * units):
+                    step[j] = 0.0
+                for j in range(4 * units):
+                    kept[j] = 0.0
+                continue
             i, f = gate[:units], gate[units : 2 * units]
             g, o = gate[2 * units : 3 * units], gate[3 * units :]
             d_i, d_f = step[:units], step[units : 2 * units]
@@ -125,11 +139,13 @@ def lstm_backward(
                 d_g[j] = dc[j] * i[j] * (one - g[j] * g[j])
             for j in range(units):
                 dc[j] *= f[j]
-            kept = d_gates[r * steps + t]
             for j in range(4 * units):
                 kept[j] = step[j]
+            if masked:  # where the step is real, the gradient of h goes on by way of the gates alone
+                for j in range(units):
+                    dh[j] = 0.0
         if n > 0:
-            gemm(0, 1, d_step, weight, 0.0, d_state)
+            gemm(0, 1, d_step, weight, 1.0 if masked else 0.0, d_state)
 
 
 @kernel
@@ -144,6 +160,8 @@ def gru_forward(
     steps: int,
     at: int,
     reverse: bool,
+    mask: np.ndarray,
+    masked: bool,
 ) -> None:
     """Cho et al. 2014, in the form of PyTorch and cuDNN; the gates in the order r, z, n:
 
@@ -151,8 +169,8 @@ def gru_forward(
         h[t] = (1 - z) n + z h[t-1]
 
     gates (rows * steps, 3 units) holds the input's part and is overwritten by r, z, n; weight (units, 3 units);
-    candidates (rows * steps, units) gets a + candidate_bias; `hidden`, `at`, `reverse` as in `lstm_forward`.  Scratch:
-    state (rows, units), added (rows, 3 units).
+    candidates (rows * steps, units) gets a + candidate_bias; `hidden`, `at`, `reverse`, `mask` as in `lstm_forward`.
+    Scratch: state (rows, units), added (rows, 3 units).
     """
     rows, units = state.shape
     one = state.dtype.type(1)
@@ -167,18 +185,19 @@ def gru_forward(
             gate, more, h, candidate = gates[r * steps + t], added[r], state[r], candidates[r * steps + t]
             more_new, reset = more[2 * units :], gate[:units]
             update, new = gate[units : 2 * units], gate[2 * units :]
-            for j in range(units):
-                candidate[j] = more_new[j] + candidate_bias[j]
-            for j in range(2 * units):
-                gate[j] += more[j]
-            for j in range(2 * units):
-                gate[j] = sigmoid(gate[j])
-            for j in range(units):
-                new[j] += reset[j] * candidate[j]
-            for j in range(units):
-                new[j] = tanh(new[j])
-            for j in range(units):
-                h[j] = (one - update[j]) * new[j] + update[j] * h[j]
+            if not masked or mask[r * steps + t] != 0:
+                for j in range(units):
+                    candidate[j] = more_new[j] + candidate_bias[j]
+                for j in range(2 * units):
+                    gate[j] += more[j]
+                for j in range(2 * units):
+                    gate[j] = sigmoid(gate[j])
+                for j in range(units):
+                    new[j] += reset[j] * candidate[j]
+                for j in range(units):
+                    new[j] = tanh(new[j])
+                for j in range(units):
+                    h[j] = (one - update[j]) * new[j] + update[j] * h[j]
             out = hidden[r * steps + t, at : at + units]
             for j in range(units):
                 out[j] = h[j]
@@ -198,8 +217,10 @@ def gru_backward(
     at: int,
     reverse: bool,
     every: bool,
+    mask: np.ndarray,
+    masked: bool,
 ) -> None:
-    """d_gates, the gradients of the gates' input parts; `dy`, `every` as in `lstm_backward`.
+    """d_gates, the gradients of the gates' input parts; `dy`, `every`, `mask` as in `lstm_backward`.
 
     Scratch: d_state (rows, units), d_step (rows, 3 units).
     """
@@ -212,6 +233,12 @@ def gru_backward(
         for r in range(rows):
             gate, kept, step = gates[r * steps + t], d_gates[r * steps + t], d_step[r]
             dh, candidate = d_state[r], candidates[r * steps + t]
+            if masked and mask[r * steps + t] == 0:
+                for j in range(3 * units):
+                    step[j] = 0.0
+                for j in range(3 * units):
+                    kept[j] = 0.0
+                continue
             reset, update, new = gate[:units], gate[units : 2 * units], gate[2 * units :]
             d_reset, d_update, d_hidden_new = step[:units], step[units : 2 * units], step[2 * units :]
             d_new = kept[2 * units :]

@@ -43,6 +43,7 @@ LAYERS = Registry(
         "max_pool2d": "hpctrain.nn.layers.pooling:MaxPool2d",
         "max_pool3d": "hpctrain.nn.layers.pooling:MaxPool3d",
         "multiply": "hpctrain.nn.layers.containers:Multiply",
+        "padded": "hpctrain.nn.layers.padded:Padded",
         "parallel": "hpctrain.nn.layers.containers:Parallel",
         "permute": "hpctrain.nn.layers.shapes:Permute",
         "relu": "hpctrain.nn.layers.activations:Relu",
@@ -59,6 +60,7 @@ LAYERS = Registry(
         "upsample1d": "hpctrain.nn.layers.upsample:Upsample1d",
         "upsample2d": "hpctrain.nn.layers.upsample:Upsample2d",
         "upsample3d": "hpctrain.nn.layers.upsample:Upsample3d",
+        "zero_pad": "hpctrain.nn.layers.zero_pad:ZeroPad",
     },
 )
 

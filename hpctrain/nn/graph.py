@@ -5,13 +5,15 @@ Nothing here knows where values live (`plan.py`) or how code is written (`compos
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from hpctrain.errors import UserError
 from hpctrain.nn import LAYERS
 from hpctrain.nn.flat import Layout
 from hpctrain.nn.layers.base import BuiltLayer, Composite, Layer, Shape
+from hpctrain.nn.layers.masks import ZeroSteps
 
 INPUT = 0  # number of the value that the network is given
 
@@ -85,6 +87,7 @@ class _Builder:
         self.shapes: list[Shape] = [input_shape]
         self._place: list[tuple[str, int]] = []  # (prefix, next number) of the composites that are being expanded
         self._level = ("", 0)
+        self._masks: dict[int, int] = {}  # value of which some steps are padding -> the value that says which
 
     def __call__(self, layer: Layer, *values: int) -> int:
         """Add a layer and return the number of its output value."""
@@ -98,6 +101,35 @@ class _Builder:
             value = layer.expand(self, *values)
             self._level = self._place.pop()
             return value
+        mask = next((self._masks[value] for value in values if value in self._masks), None)
+        if mask is not None and layer.on_padding in ("mask", "mask_ends"):
+            values = (*values, mask)
+        if mask is not None and layer.on_padding == "zeros":
+            values = (self._put(f"{name}.zeros", "zero_steps", ZeroSteps(), (*values, mask)),)
+        output = self._put(name, kind, layer, values)
+        if mask is not None and layer.on_padding != "mask_ends":
+            self._check_steps(name, layer, values[0], output)
+            self._masks[output] = mask
+        return output
+
+    @contextmanager
+    def padding(self, value: int, mask_layer: Layer) -> Iterator[None]:
+        """Say that some steps of a value are padding, for the layers that are added inside the `with`.
+
+        `mask_layer` makes of the value a mask (steps,), 0 for padding.  The mask goes with each value that comes from
+        this one and has its steps.
+        """
+        if self._masks:
+            raise UserError(
+                f"model.layers.{self._top()} has padded layers inside padded layers",
+                allowed='one "padded" around the layers that work on a sequence',
+            )
+        self._masks[value] = self._put(f"{self._level[0]}mask", kind_of(mask_layer), mask_layer, (value,))
+        yield
+        self._masks.clear()
+
+    def _put(self, name: str, kind: str, layer: Layer, values: tuple[int, ...]) -> int:
+        """Build a layer, add it, and return the number of its output value."""
         shapes = tuple(self.shapes[value] for value in values)
         try:
             built = layer.build_many(shapes)
@@ -109,6 +141,21 @@ class _Builder:
         self.shapes.append(built.out_shape)
         self.nodes.append(Node(len(self.nodes), name, kind, built, values, len(self.shapes) - 1))
         return self.nodes[-1].output
+
+    def _check_steps(self, name: str, layer: Layer, value: int, output: int) -> None:
+        """Refuse a layer that would let padded steps into others: see `Layer.on_padding`."""
+        before, after = self.shapes[value], self.shapes[output]
+        alone = layer.on_padding != "refuse" and (layer.on_padding != "features" or len(before) > 1)
+        if not alone or after[:1] != before[:1]:
+            raise UserError(
+                f"model.layers.{self._top()} ({name}) mixes the steps of a sequence with padding in it",
+                found=f"an input of shape {before}, its first axis the steps",
+                allowed='inside "padded": layers that treat each step by itself (embedding, positions, dense on '
+                "features, activations, dropout, layer_norm, rms_norm), convolutions that keep the number of steps "
+                "(for which padding is zeros), and attention, lstm, gru, last_step, global_avg_pool and "
+                "global_max_pool, which leave padding out",
+                hint="put the layer behind the one that ends the steps (global_avg_pool, last_step), or outside padded",
+            )
 
     def shape(self, value: int) -> Shape:
         """Return a value's shape for one example."""

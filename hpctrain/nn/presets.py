@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from hpctrain.errors import UserError
 from hpctrain.nn.layers.base import Layer, Shape
@@ -206,6 +206,7 @@ class Gpt(Preset):
     network four times as wide, a layer norm, and one output for each token.
 
     vocabulary  number of tokens of the input; default: that of the target
+    padding     token that fills sequences up, which no other token sees (the layer "padded"); default: none does
     """
 
     width: PositiveInt = 128
@@ -213,6 +214,7 @@ class Gpt(Preset):
     heads: PositiveInt = 4
     dropout: float = Rate
     vocabulary: PositiveInt | None = None
+    padding: NonNegativeInt | None = None
 
     def specs(self, input_shape: Shape, outputs: int) -> Specs:
         """Take inputs (length,) of token ids."""
@@ -233,7 +235,7 @@ class Gpt(Preset):
         think: Specs = ["layer_norm", _dense(4 * self.width), "gelu", _dense(self.width), *drop]
         block = [{"type": "residual", "layers": part} for part in (attend, think)]
         embed = [{"type": "embedding", "size": self.vocabulary or outputs, "units": self.width}, "learned_positions"]
-        return [*embed, *drop, *(block * self.depth), "layer_norm", _dense(outputs)]
+        return _padded(self.padding, [*embed, *drop, *(block * self.depth), "layer_norm", _dense(outputs)])
 
 
 class Lstm(Preset):
@@ -241,6 +243,7 @@ class Lstm(Preset):
 
     cell          "lstm" (Hochreiter & Schmidhuber 1997) or "gru" (Cho et al. 2014)
     each_step     the dense layer works on every step: an output for each position
+    padding       steps whose numbers all have this value are left out (the layer "padded"); default: none is
     """
 
     width: PositiveInt = 64
@@ -248,6 +251,7 @@ class Lstm(Preset):
     cell: Literal["lstm", "gru"] = "lstm"
     dropout: float = Rate
     each_step: bool = False
+    padding: float | None = None
 
     def specs(self, input_shape: Shape, outputs: int) -> Specs:
         """Take inputs (length, features), or (length,) for one feature."""
@@ -256,7 +260,11 @@ class Lstm(Preset):
             sequences = self.each_step or level + 1 < self.depth
             specs.append({"type": self.cell, "units": self.width, "return_sequences": sequences})
             specs += _dropout(self.dropout)
-        return [*specs, _dense(outputs)]
+        return _padded(self.padding, [*specs, _dense(outputs)])
+
+
+def _padded(value: float | None, specs: Specs) -> Specs:
+    return specs if value is None else [{"type": "padded", "value": value, "layers": specs}]
 
 
 def _with_channels(input_shape: Shape, axes: Sequence[int], preset: str) -> tuple[Specs, Shape]:

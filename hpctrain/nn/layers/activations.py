@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 from pydantic import Field
 
 from hpctrain.kernels import activations as kernels
-from hpctrain.nn.layers.base import BuiltLayer, Call, Layer, Shape
+from hpctrain.nn.layers.base import BuiltLayer, Call, Layer, OnPadding, Shape
 
 _FLAT = {"x": (), "y": (), "dx": (), "dy": ()}
 
@@ -25,7 +26,11 @@ def _elementwise(
     )
 
 
-class Relu(Layer):
+class _Elementwise(Layer):
+    on_padding: ClassVar[OnPadding] = "each_step"
+
+
+class Relu(_Elementwise):
     """max(x, 0)."""
 
     def build(self, in_shape: Shape) -> BuiltLayer:
@@ -33,7 +38,7 @@ class Relu(Layer):
         return _elementwise(in_shape, kernels.relu_forward, kernels.relu_backward, "y")
 
 
-class LeakyRelu(Layer):
+class LeakyRelu(_Elementwise):
     """x where x > 0, else `slope` x."""
 
     slope: float = Field(0.01, gt=0.0, lt=1.0)
@@ -43,7 +48,7 @@ class LeakyRelu(Layer):
         return _elementwise(in_shape, kernels.leaky_relu_forward, kernels.leaky_relu_backward, "y", (self.slope,))
 
 
-class Tanh(Layer):
+class Tanh(_Elementwise):
     """Hyperbolic tangent."""
 
     def build(self, in_shape: Shape) -> BuiltLayer:
@@ -51,7 +56,7 @@ class Tanh(Layer):
         return _elementwise(in_shape, kernels.tanh_forward, kernels.tanh_backward, "y")
 
 
-class Sigmoid(Layer):
+class Sigmoid(_Elementwise):
     """1 / (1 + exp(-x))."""
 
     def build(self, in_shape: Shape) -> BuiltLayer:
@@ -59,7 +64,7 @@ class Sigmoid(Layer):
         return _elementwise(in_shape, kernels.sigmoid_forward, kernels.sigmoid_backward, "y")
 
 
-class Elu(Layer):
+class Elu(_Elementwise):
     """x where x > 0, else `alpha` (exp(x) - 1)."""
 
     alpha: float = Field(1.0, gt=0.0)
@@ -69,7 +74,7 @@ class Elu(Layer):
         return _elementwise(in_shape, kernels.elu_forward, kernels.elu_backward, "y", (self.alpha,))
 
 
-class Softplus(Layer):
+class Softplus(_Elementwise):
     """log(1 + exp(x))."""
 
     def build(self, in_shape: Shape) -> BuiltLayer:
@@ -77,7 +82,7 @@ class Softplus(Layer):
         return _elementwise(in_shape, kernels.softplus_forward, kernels.softplus_backward, "y")
 
 
-class Silu(Layer):
+class Silu(_Elementwise):
     """x / (1 + exp(-x)), also called swish."""
 
     def build(self, in_shape: Shape) -> BuiltLayer:
@@ -85,7 +90,7 @@ class Silu(Layer):
         return _elementwise(in_shape, kernels.silu_forward, kernels.silu_backward, "x")
 
 
-class Gelu(Layer):
+class Gelu(_Elementwise):
     """x Phi(x) with the normal distribution function (exact, not the tanh approximation)."""
 
     def build(self, in_shape: Shape) -> BuiltLayer:
@@ -98,6 +103,8 @@ class Softmax(Layer):
 
     Not for a classifier's last layer: "softmax_cross_entropy" takes its inputs, the logits.
     """
+
+    on_padding: ClassVar[OnPadding] = "features"
 
     def build(self, in_shape: Shape) -> BuiltLayer:
         """out_shape is in_shape."""  # noqa: D403 (a name in code)

@@ -18,7 +18,7 @@ from hpctrain.kernels.projection import (
     weight_gradient,
 )
 from hpctrain.nn.initializers import InitializerName
-from hpctrain.nn.layers.base import Buffer, BuiltLayer, Call, Layer, ParamSpec, Shape
+from hpctrain.nn.layers.base import Buffer, BuiltLayer, Call, Layer, OnPadding, ParamSpec, Shape
 
 _FORWARD_SCRATCH = ("queries", "keys", "values", "scores", "sums", "stats", "listed")
 _BACKWARD_SCRATCH = (
@@ -37,6 +37,7 @@ class Attention(Layer):
     """
 
     inputs: ClassVar[int | None] = None
+    on_padding: ClassVar[OnPadding] = "mask"
 
     heads: PositiveInt
     units: PositiveInt | None = None

@@ -10,12 +10,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from hpctrain.errors import UserError
 from hpctrain.options import Part
 
 Shape = tuple[int, ...]
+OnPadding = Literal["refuse", "each_step", "features", "zeros", "mask", "mask_ends"]
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,17 @@ class Layer(Part):
     inputs: ClassVar[int | None] = 1
     """How many inputs the layer takes; None: any number."""
 
+    on_padding: ClassVar[OnPadding] = "refuse"
+    """What the layer does inside `padded`, where some steps of a sequence (its first axis) are padding.
+
+    refuse       it mixes steps, and would take padding for data: the model is refused (a layer that says nothing)
+    each_step    a step of the output comes from that step of the input(s) alone
+    features     the same where a step has features, that is where inputs have two axes or more
+    zeros        it mixes steps and takes what lies beyond the ends for zeros: padded steps are set to zero before it
+    mask         it is given the mask (steps,) as a further input and leaves padding out; its output has the steps
+    mask_ends    the same, and its output has no steps any more
+    """
+
     @abstractmethod
     def build(self, in_shape: Shape) -> BuiltLayer:
         """Describe the layer for inputs of this shape (of one example, without the batch axis).
@@ -156,5 +168,6 @@ class Composite(Layer):
         """Build the inside from the input value(s) and return the output value.
 
         `add(layer, *values)` puts a layer (or another composite) into the graph and returns its output value;
-        `add.shape(value)` is a value's shape for one example.
+        `add.shape(value)` is a value's shape for one example.  `with add.padding(value, mask_layer):` says that some
+        steps of a value are padding: see `Padded`.
         """

@@ -15,7 +15,7 @@ from hpctrain.kernels.merge import (
     multiply_forward,
     take_columns,
 )
-from hpctrain.nn.layers.base import BuiltLayer, Call, Composite, Layer, Shape
+from hpctrain.nn.layers.base import BuiltLayer, Call, Composite, Layer, OnPadding, Shape
 from hpctrain.options import part_from, spec_of
 from hpctrain.registry import family
 
@@ -76,6 +76,7 @@ class Add(Layer):
     """Sum of its inputs, which have one shape."""
 
     inputs: ClassVar[int | None] = None
+    on_padding: ClassVar[OnPadding] = "each_step"
 
     def build(self, in_shape: Shape) -> BuiltLayer:
         """Describe the sum of one input: the input."""
@@ -100,6 +101,7 @@ class Multiply(Layer):
     """Product of two inputs; the second may have axes of length 1, or none but the last, where it is spread out."""
 
     inputs: ClassVar[int | None] = 2
+    on_padding: ClassVar[OnPadding] = "each_step"
 
     def build(self, in_shape: Shape) -> BuiltLayer:
         """Take two inputs only: see `build_many`."""
@@ -135,6 +137,7 @@ class Concat(Layer):
     """Its inputs side by side on the last axis; the other axes agree."""
 
     inputs: ClassVar[int | None] = None
+    on_padding: ClassVar[OnPadding] = "each_step"
 
     def build(self, in_shape: Shape) -> BuiltLayer:
         """Describe the concatenation of one input: the input."""

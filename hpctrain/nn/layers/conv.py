@@ -13,12 +13,13 @@ from hpctrain.kernels.conv.kernels import IMAGE_GRADIENT, convolve, convolve_bac
 from hpctrain.kernels.conv.sizes import Sizes, sizes_of
 from hpctrain.kernels.conv.tile import BIAS, RELU
 from hpctrain.nn.initializers import InitializerName
-from hpctrain.nn.layers.base import Buffer, BuiltLayer, Call, Layer, ParamSpec, Shape
+from hpctrain.nn.layers.base import Buffer, BuiltLayer, Call, Layer, OnPadding, ParamSpec, Shape
 from hpctrain.nn.layers.conv_options import Padding, PerAxis, image_axes, output_axes, pads_of, per_axis, three
 
 
 class _Conv(Layer):
     axes: ClassVar[int]
+    on_padding: ClassVar[OnPadding] = "zeros"  # where it keeps the number of steps; else it is refused
 
     kernel: PerAxis
     stride: PerAxis = 1

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import PositiveInt
 
 from hpctrain.kernels.dense import column_sums, relu_mask, relu_mask_sums
 from hpctrain.kernels.matmul import matmul, matmul_bias, matmul_nt, matmul_relu, matmul_tn
 from hpctrain.nn.initializers import InitializerName
-from hpctrain.nn.layers.base import Buffer, BuiltLayer, Call, Layer, ParamSpec, Shape
+from hpctrain.nn.layers.base import Buffer, BuiltLayer, Call, Layer, OnPadding, ParamSpec, Shape
 
 
 class Dense(Layer):
     """y = x W + b with `units` outputs, without b if not `bias`; an input of several axes keeps its leading ones."""
+
+    on_padding: ClassVar[OnPadding] = "features"
 
     units: PositiveInt
     initializer: InitializerName = "he_uniform"

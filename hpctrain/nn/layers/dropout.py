@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from pydantic import Field
 
 from hpctrain.kernels.dropout import dropout_apply
-from hpctrain.nn.layers.base import BuiltLayer, Call, Layer, Shape
+from hpctrain.nn.layers.base import BuiltLayer, Call, Layer, OnPadding, Shape
 
 
 class Dropout(Layer):
@@ -15,6 +16,8 @@ class Dropout(Layer):
 
     The mask is keyed by seed, layer, step and example id, so that it is the same at any world size.
     """
+
+    on_padding: ClassVar[OnPadding] = "each_step"
 
     rate: float = Field(ge=0.0, lt=1.0)
 

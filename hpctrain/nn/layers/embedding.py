@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import PositiveInt
 
 from hpctrain.kernels.embedding import embedding_backward, embedding_forward, no_gradient
 from hpctrain.nn.initializers import InitializerName
-from hpctrain.nn.layers.base import BuiltLayer, Call, Layer, ParamSpec, Shape
+from hpctrain.nn.layers.base import BuiltLayer, Call, Layer, OnPadding, ParamSpec, Shape
 
 
 class Embedding(Layer):
@@ -15,6 +17,8 @@ class Embedding(Layer):
     Ids arrive as floats, which are exact up to 2^24.  An id that is out of range gives NaN, never another token's row,
     so that the loss shows it.
     """
+
+    on_padding: ClassVar[OnPadding] = "each_step"
 
     size: PositiveInt
     units: PositiveInt

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
@@ -10,7 +10,7 @@ from hpctrain.errors import UserError
 from hpctrain.kernels import feature_norms, normalisation
 from hpctrain.kernels.columns import line_width
 from hpctrain.kernels.normalisation import INPUT_GRADIENT, RELU
-from hpctrain.nn.layers.base import Buffer, BuiltLayer, Call, Calls, Layer, ParamSpec, Shape, StateSpec
+from hpctrain.nn.layers.base import Buffer, BuiltLayer, Call, Calls, Layer, OnPadding, ParamSpec, Shape, StateSpec
 
 _FLAT: dict[str, Shape] = {name: () for name in ("x", "dx", "y", "dy")}
 
@@ -147,6 +147,8 @@ class LayerNorm(Layer):
     Ba, Kiros & Hinton 2016, arXiv:1607.06450.
     """
 
+    on_padding: ClassVar[OnPadding] = "features"
+
     epsilon: PositiveFloat = 1e-5
 
     def build(self, in_shape: Shape) -> BuiltLayer:
@@ -165,6 +167,8 @@ class RmsNorm(Layer):
 
     Zhang & Sennrich 2019, arXiv:1910.07467.
     """
+
+    on_padding: ClassVar[OnPadding] = "features"
 
     epsilon: PositiveFloat = 1e-5
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import ClassVar
 
 from hpctrain.errors import UserError
-from hpctrain.kernels import pooling
+from hpctrain.kernels import padding, pooling
 from hpctrain.kernels.columns import line_width
 from hpctrain.kernels.conv.sizes import output_size
 from hpctrain.kernels.pooling import Window, covers_once
-from hpctrain.nn.layers.base import Buffer, BuiltLayer, Call, Layer, Shape
+from hpctrain.nn.layers.base import Buffer, BuiltLayer, Call, Layer, OnPadding, Shape
 from hpctrain.nn.layers.conv_options import Padding, PerAxis, image_axes, pads_of, per_axis, three
+from hpctrain.nn.layers.masks import check_mask, masked_layer
 
 _FLAT: dict[str, Shape] = {name: () for name in ("x", "dx", "y", "dy")}
 
@@ -128,7 +130,23 @@ def _positions(in_shape: Shape) -> int:
     return math.prod(in_shape[:-1])
 
 
-class GlobalAvgPool(Layer):
+class _GlobalPool(Layer):
+    inputs: ClassVar[int | None] = None
+    on_padding: ClassVar[OnPadding] = "mask_ends"
+
+    def build_many(self, in_shapes: tuple[Shape, ...]) -> BuiltLayer:
+        """Take a mask (steps,) as a second input: positions whose first place it has 0 for are left out."""
+        if len(in_shapes) == 1:
+            return self.build(in_shapes[0])
+        _positions(in_shapes[0])
+        check_mask(in_shapes)
+        return self._masked(in_shapes[0])
+
+    @abstractmethod
+    def _masked(self, in_shape: Shape) -> BuiltLayer: ...
+
+
+class GlobalAvgPool(_GlobalPool):
     """y[c] = mean of x[.., c] over all positions (Lin et al. 2013, arXiv:1312.4400); any number of axes."""
 
     def build(self, in_shape: Shape) -> BuiltLayer:
@@ -147,8 +165,14 @@ class GlobalAvgPool(Layer):
             views={"x": (), "dx": ()},
         )
 
+    def _masked(self, in_shape: Shape) -> BuiltLayer:
+        steps, channels = in_shape[0], in_shape[-1]
+        forward = Call(padding.masked_mean_forward, ("x0", "x1", "y", "totals", steps))
+        backward = Call(padding.masked_mean_backward, ("x1", "dy", "dx0", steps))
+        return masked_layer(in_shape, (channels,), forward, backward, totals=(2 * channels,))
 
-class GlobalMaxPool(Layer):
+
+class GlobalMaxPool(_GlobalPool):
     """y[c] = max of x[.., c] over all positions; any number of axes."""
 
     def build(self, in_shape: Shape) -> BuiltLayer:
@@ -156,3 +180,9 @@ class GlobalMaxPool(Layer):
         positions, one = _positions(in_shape), (1, 1, 1)
         line = (1, 1, positions)
         return _max_pool(in_shape[-1:], Window(*line, *one, *line, *line, 0, 0, 0, in_shape[-1], 1))
+
+    def _masked(self, in_shape: Shape) -> BuiltLayer:
+        steps, channels = in_shape[0], in_shape[-1]
+        forward = Call(padding.masked_max_forward, ("x0", "x1", "y", steps))
+        backward = Call(padding.masked_max_backward, ("x0", "x1", "y", "dy", "dx0", "left", steps))
+        return masked_layer(in_shape, (channels,), forward, backward, left=(channels,))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from hpctrain.errors import UserError
@@ -12,7 +14,7 @@ from hpctrain.kernels.positions import (
     sinusoidal_table,
 )
 from hpctrain.nn.initializers import InitializerName
-from hpctrain.nn.layers.base import Buffer, BuiltLayer, Call, Layer, ParamSpec, Shape
+from hpctrain.nn.layers.base import Buffer, BuiltLayer, Call, Layer, OnPadding, ParamSpec, Shape
 
 
 def _steps_and_features(in_shape: Shape) -> tuple[int, int]:
@@ -28,6 +30,8 @@ def _steps_and_features(in_shape: Shape) -> tuple[int, int]:
 
 class LearnedPositions(Layer):
     """y[t] = x[t] + table[t] with a learned table, one row for each step."""
+
+    on_padding: ClassVar[OnPadding] = "each_step"
 
     initializer: InitializerName = "zeros"
 
@@ -46,6 +50,8 @@ class LearnedPositions(Layer):
 
 class SinusoidalPositions(Layer):
     """y[t] = x[t] + sines and cosines of t, at wavelengths from 2 pi to 2 pi `base` (Vaswani et al. 2017)."""
+
+    on_padding: ClassVar[OnPadding] = "each_step"
 
     base: float = Field(10000.0, gt=1.0)
 

@@ -10,10 +10,13 @@ from typing import ClassVar
 from pydantic import PositiveInt
 
 from hpctrain.errors import UserError
+from hpctrain.kernels import padding
 from hpctrain.kernels import recurrent as kernels
+from hpctrain.kernels.embedding import no_gradient
 from hpctrain.kernels.projection import bias_gradient, input_gradient, project_with_bias, weight_gradient
 from hpctrain.nn.initializers import InitializerName
-from hpctrain.nn.layers.base import Buffer, BuiltLayer, Call, Layer, ParamSpec, Shape
+from hpctrain.nn.layers.base import Buffer, BuiltLayer, Call, Layer, OnPadding, ParamSpec, Shape
+from hpctrain.nn.layers.masks import check_mask, masked_layer
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class _Direction:
 class _Recurrent(Layer):
     """What LSTM and GRU share: their options, the projections of all steps at once, and the two directions."""
 
+    inputs: ClassVar[int | None] = None
+
     units: PositiveInt
     return_sequences: bool = True
     bidirectional: bool = False
@@ -41,56 +46,74 @@ class _Recurrent(Layer):
 
     _gates: ClassVar[int]
 
+    @property
+    def on_padding(self) -> OnPadding:
+        """Padded steps pass the state on as it is, in both directions; their outputs are that state."""
+        return "mask" if self.return_sequences else "mask_ends"
+
     def build(self, in_shape: Shape) -> BuiltLayer:
+        """Without a mask; see `build_many`."""
+        return self.build_many((in_shape,))
+
+    def build_many(self, in_shapes: tuple[Shape, ...]) -> BuiltLayer:
         """`weight` (features, gates units), `recurrent` (units, gates units), `bias`; out_shape (steps, units).
 
         Without `return_sequences` out_shape is (units,): the state behind the last step.  `bidirectional` doubles the
         units: the second half reads from the last step to the first and has parameters of its own (`weight_back`, ...).
+        Given a mask (steps,) as a second input, steps where it is 0 change nothing.
         """
+        in_shape, masked = in_shapes[0], len(in_shapes) > 1
         if len(in_shape) != 2:
             raise UserError(
                 "a recurrent layer works on a sequence",
                 found=f"an input of shape {in_shape}",
                 allowed="shape (steps, features)",
             )
+        if masked:
+            check_mask(in_shapes)
         steps, features = in_shape
         directions = [_Direction("", 0, False)]
         if self.bidirectional:
             directions.append(_Direction("_back", self.units, True))
         width = self.units * len(directions)
         hidden = "y" if self.return_sequences else "hidden"
-        forward = [call for one in directions for call in self._forward(one, steps, hidden)]
+        dx, no_mask_gradient = ("dx0", (Call(no_gradient, ("dx1",)),)) if masked else ("dx", ())
+        forward = [call for one in directions for call in self._forward(one, steps, hidden, masked)]
         if not self.return_sequences:
             forward.append(Call(kernels.take_last, ("hidden", "y", steps, self.units)))
-        gradients = [self._backward(one, steps, hidden) for one in directions]
+        gradients = [self._backward(one, steps, hidden, masked) for one in directions]
         with_input = [
-            (*calls, Call(input_gradient, ("d_gates", one.name("weight"), "dx", float(number > 0))), *after)
+            (*calls, Call(input_gradient, ("d_gates", one.name("weight"), dx, float(number > 0))), *after)
             for number, (one, (calls, after)) in enumerate(zip(directions, gradients, strict=True))
         ]
         buffers, views = self._memory(directions, steps, features, width)
         return BuiltLayer(
             out_shape=(steps, width) if self.return_sequences else (width,),
             forward=tuple(forward),
-            backward=tuple(call for calls in with_input for call in calls),
+            backward=(*(call for calls in with_input for call in calls), *no_mask_gradient),
             backward_params=tuple(call for calls, after in gradients for call in (*calls, *after)),
             params=tuple(spec for one in directions for spec in self._params(one, features)),
             buffers=buffers,
             views=views,
         )
 
-    def _forward(self, one: _Direction, steps: int, hidden: str) -> tuple[Call, ...]:
-        gates = one.name("gates")
+    def _forward(self, one: _Direction, steps: int, hidden: str, masked: bool) -> tuple[Call, ...]:
+        # Without a mask the argument is any flat array: it is not read.
+        walk = (steps, one.at, one.reverse, "x1" if masked else one.name("bias"), masked)
         return (
-            Call(project_with_bias, ("x", *one.names("weight", "bias"), gates)),
-            self._steps_forward(one, (steps, one.at, one.reverse), hidden),
+            Call(project_with_bias, ("x0" if masked else "x", *one.names("weight", "bias", "gates"))),
+            self._steps_forward(one, walk, hidden),
         )
 
-    def _backward(self, one: _Direction, steps: int, hidden: str) -> tuple[tuple[Call, ...], tuple[Call, ...]]:
+    def _backward(
+        self, one: _Direction, steps: int, hidden: str, masked: bool
+    ) -> tuple[tuple[Call, ...], tuple[Call, ...]]:
         """Return the calls before the gradient of the input, for which d_gates is the input's side, and those after."""
-        walk = (steps, one.at, one.reverse, self.return_sequences)
+        x, mask = ("x0", "x1") if masked else ("x", one.name("bias"))
+        walk = (steps, one.at, one.reverse, self.return_sequences, mask, masked)
         before = (
             self._steps_backward(one, walk, hidden),
-            Call(weight_gradient, ("x", "d_gates", one.name("d_weight"), "beta")),
+            Call(weight_gradient, (x, "d_gates", one.name("d_weight"), "beta")),
             Call(bias_gradient, ("d_gates", one.name("d_bias"), "beta")),
         )
         after = (
@@ -122,7 +145,8 @@ class _Recurrent(Layer):
             **{name: Buffer((wide,), kept=False) for name in ("added", "d_step")},
             **{name: Buffer((units,), kept=False) for name in ("state", "cell", "d_state", "d_cell", "work")},
         }
-        views: dict[str, Shape] = dict.fromkeys(("x", "dx"), (features,))
+        views: dict[str, Shape] = dict.fromkeys(("x", "dx", "x0", "dx0"), (features,))
+        views |= dict.fromkeys(("x1", "dx1"), ())
         views |= dict.fromkeys(("y", "dy", "hidden"), (width,)) | {"d_gates": (wide,), "before": (units,)}
         for one in directions:
             views |= {one.name("gates"): (wide,), one.name(self._kept): (units,)}
@@ -181,7 +205,10 @@ class Gru(_Recurrent):
 
 
 class LastStep(Layer):
-    """The last step of a sequence: shape (steps, ...) becomes (...)."""
+    """The last step of a sequence: shape (steps, ...) becomes (...); given a mask (steps,) too, the last real step."""
+
+    inputs: ClassVar[int | None] = None
+    on_padding: ClassVar[OnPadding] = "mask_ends"
 
     def build(self, in_shape: Shape) -> BuiltLayer:
         """out_shape is in_shape without its first axis."""  # noqa: D403 (a name in code)
@@ -196,3 +223,13 @@ class LastStep(Layer):
             backward=Call(kernels.last_step_backward, ("dy", "dx", steps)),
             views=dict.fromkeys(("x", "dx", "y", "dy"), (features,)),
         )
+
+    def build_many(self, in_shapes: tuple[Shape, ...]) -> BuiltLayer:
+        """Take a mask as a second input; a row without a real step gives zeros."""
+        if len(in_shapes) == 1:
+            return self.build(in_shapes[0])
+        check_mask(in_shapes)
+        out_shape, steps = self.build(in_shapes[0]).out_shape, in_shapes[0][0]
+        forward = Call(padding.masked_last_forward, ("x0", "x1", "y", steps))
+        backward = Call(padding.masked_last_backward, ("x1", "dy", "dx0", steps))
+        return masked_layer(in_shapes[0], out_shape, forward, backward)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field, NonNegativeInt
 
 from hpctrain.errors import UserError
 from hpctrain.kernels.transpose import permute
-from hpctrain.nn.layers.base import BuiltLayer, Call, Layer, Shape
+from hpctrain.nn.layers.base import BuiltLayer, Call, Layer, OnPadding, Shape
 
 _MOST_AXES = 5
 
 
 class Reshape(Layer):
     """Give each example another shape; moves no data.  One axis may be -1: what is left."""
+
+    on_padding: ClassVar[OnPadding] = "each_step"  # where the first axis stays; else it is refused
 
     shape: Annotated[tuple[Annotated[int, Field(ge=-1)], ...], Field(min_length=1)]
 
