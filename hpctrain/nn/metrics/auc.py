@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -103,19 +104,13 @@ class Auc(Metric):
 
     def update(self, state: dict[str, Any], outputs: np.ndarray, targets: np.ndarray, weight: np.ndarray) -> None:
         """Add rows: see `Metric.update`."""
-        width = outputs.shape[1]
-        counts = weight != 0
-        broken = np.isnan(outputs).any(axis=1) | (targets < 0) | (targets >= max(2, width))
-        state["broken"] += float(weight[counts & broken].sum(dtype="f8"))
-        good = counts & ~broken
-        outputs, targets, weight = outputs[good], targets[good], weight[good]
-        if width == 1:
-            scores, classes = outputs, [1]
-        elif width == 2:
-            scores, classes = (outputs[:, 1:].astype(np.float64) - outputs[:, :1]).astype(np.float32), [1]
-        else:
-            scores, classes = np.empty_like(outputs), range(width)
-            metrics_classes.log_probabilities(outputs, scores)
+        width, counts = outputs.shape[1], weight != 0
+        outputs, targets, weight = outputs[counts], targets[counts], weight[counts]
+        scores, classes = _scores(outputs)
+        # NaN is seen in the scores: two infinite outputs have no difference either.
+        broken = np.isnan(scores).any(axis=1) | (targets < 0) | (targets >= max(2, width))
+        state["broken"] += float(weight[broken].sum(dtype="f8"))
+        scores, targets, weight = scores[~broken], targets[~broken], weight[~broken]
         for column, label in enumerate(classes):
             state["curves"][column].add(np.ascontiguousarray(scores[:, column]), targets == label, weight)
 
@@ -129,3 +124,16 @@ class Auc(Metric):
         """Return the mean area; NaN where there is none or an output was NaN."""
         areas = [area for area in (curve.area() for curve in state["curves"]) if not math.isnan(area)]
         return float(np.mean(areas)) if areas and not state["broken"] else math.nan
+
+
+def _scores(outputs: np.ndarray) -> tuple[np.ndarray, Sequence[int]]:
+    """Return the scores (n, curves) float32 of outputs (n, k), and which class each curve is for."""
+    width = outputs.shape[1]
+    if width == 1:
+        return outputs, [1]
+    if width == 2:
+        with np.errstate(invalid="ignore"):
+            return (outputs[:, 1:].astype(np.float64) - outputs[:, :1]).astype(np.float32), [1]
+    scores = np.empty_like(outputs)
+    metrics_classes.log_probabilities(outputs, scores)
+    return scores, range(width)

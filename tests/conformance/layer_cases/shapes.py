@@ -16,5 +16,5 @@ def permute(x, p, o):
 DEFINITIONS = {
     "permute": permute,
     "permute two": permute,
-    "reshape": lambda x, p, o: x.reshape(len(x), 3, -1),
+    "reshape": lambda x, p, o: x.reshape(len(x), *o["shape"]),
 }
