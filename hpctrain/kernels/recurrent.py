@@ -53,26 +53,28 @@ def lstm_forward(
             added[:] = 0.0
         for r in range(rows):
             gate, more, c, h = gates[r * steps + t], added[r], cell[r], state[r]
-            if not masked or mask[r * steps + t] != 0:
-                for j in range(4 * units):
-                    gate[j] += more[j]
-                i, f = gate[:units], gate[units : 2 * units]
-                g, o = gate[2 * units : 3 * units], gate[3 * units :]
-                for j in range(2 * units):
-                    gate[j] = sigmoid(gate[j])
-                for j in range(units):
-                    g[j] = tanh(g[j])
-                for j in range(units):
-                    o[j] = sigmoid(o[j])
-                for j in range(units):
-                    c[j] = f[j] * c[j] + i[j] * g[j]
-                for j in range(units):
-                    h[j] = o[j] * tanh(c[j])
+            for j in range(4 * units):
+                gate[j] += more[j]
+            i, f = gate[:units], gate[units : 2 * units]
+            g, o = gate[2 * units : 3 * units], gate[3 * units :]
+            for j in range(2 * units):
+                gate[j] = sigmoid(gate[j])
+            for j in range(units):
+                g[j] = tanh(g[j])
+            for j in range(units):
+                o[j] = sigmoid(o[j])
+            for j in range(units):
+                c[j] = f[j] * c[j] + i[j] * g[j]
+            for j in range(units):
+                h[j] = o[j] * tanh(c[j])
             kept, out = cells[r * steps + t], hidden[r * steps + t, at : at + units]
             for j in range(units):
                 kept[j] = c[j]
             for j in range(units):
                 out[j] = h[j]
+        if masked:
+            keep_states(mask, cells, cell, steps, t, 0, reverse)
+            keep_states(mask, hidden, state, steps, t, at, reverse)
 
 
 @kernel
@@ -185,22 +187,23 @@ def gru_forward(
             gate, more, h, candidate = gates[r * steps + t], added[r], state[r], candidates[r * steps + t]
             more_new, reset = more[2 * units :], gate[:units]
             update, new = gate[units : 2 * units], gate[2 * units :]
-            if not masked or mask[r * steps + t] != 0:
-                for j in range(units):
-                    candidate[j] = more_new[j] + candidate_bias[j]
-                for j in range(2 * units):
-                    gate[j] += more[j]
-                for j in range(2 * units):
-                    gate[j] = sigmoid(gate[j])
-                for j in range(units):
-                    new[j] += reset[j] * candidate[j]
-                for j in range(units):
-                    new[j] = tanh(new[j])
-                for j in range(units):
-                    h[j] = (one - update[j]) * new[j] + update[j] * h[j]
+            for j in range(units):
+                candidate[j] = more_new[j] + candidate_bias[j]
+            for j in range(2 * units):
+                gate[j] += more[j]
+            for j in range(2 * units):
+                gate[j] = sigmoid(gate[j])
+            for j in range(units):
+                new[j] += reset[j] * candidate[j]
+            for j in range(units):
+                new[j] = tanh(new[j])
+            for j in range(units):
+                h[j] = (one - update[j]) * new[j] + update[j] * h[j]
             out = hidden[r * steps + t, at : at + units]
             for j in range(units):
                 out[j] = h[j]
+        if masked:
+            keep_states(mask, hidden, state, steps, t, at, reverse)
 
 
 @kernel
@@ -274,6 +277,27 @@ def gru_hidden_side(gates: np.ndarray, d_gates: np.ndarray, d_candidate_bias: np
             slope[j] *= gate[j]
         for j in range(units):
             d_candidate_bias[j] += slope[j]
+
+
+@kernel
+def keep_states(
+    mask: np.ndarray, states: np.ndarray, state: np.ndarray, steps: int, t: int, at: int, reverse: bool
+) -> None:
+    """Where mask is 0 at step t, make its state that of the step before (0 for the first), in `states` and `state`.
+
+    After the step, so that the loops of the step itself are the same with and without a mask.
+    """
+    units = state.shape[1]
+    first = steps - 1 if reverse else 0
+    for r in range(state.shape[0]):
+        now = r * steps + t
+        if mask[now] == 0:
+            before = states[now + 1 if reverse and t != first else max(now - 1, 0), at : at + units]
+            out, h = states[now, at : at + units], state[r]
+            for j in range(units):
+                h[j] = 0.0 if t == first else before[j]
+            for j in range(units):
+                out[j] = h[j]
 
 
 @kernel
