@@ -1,59 +1,36 @@
-"""The composer: a plan becomes one Python module of kernel calls on flat buffers, which numba compiles.
+"""The composer: a plan becomes a program, a list of kernel calls on flat buffers, and a compiled function that runs it.
 
-The module is plain source in the kernel cache's folder, so that it can be read and that numba can cache it.  It is
-named by a hash of its text and of the sources of every kernel it calls, so that a kernel edited in a user's file is
-noticed too (those of hpctrain name the cache folder itself).
+A program is data: for each call the number of what is called, and where its offsets and sizes stand in a table.  What
+is compiled is a module with one function for each kind of call (`call_...`), which makes the arrays and calls the
+kernel, and a loop that goes through the program.  Nothing in the module depends on sizes or on how many layers there
+are: compiling does not grow with depth, and networks of the same kinds of layers, batches of any size and any number of
+ranks share the code.  Sizes in the table are a row's sizes; how many rows there are, and how many the workspace holds
+(`capacity`), are arguments.
 
 The training pass is cut into segments where ranks meet to add something up (synchronised batch norm); the caller does
 that between them.  What a segment hands on to the next lies in the workspace.
-
-A pass is a list of calls whose arguments are offsets and sizes; the function between (`call_...`) makes the arrays, and
-is compiled once for all layers of a kind.  Whole numbers stand in a table, because numba would compile a function
-anew for each value of a literal argument.  Sizes in the module are a row's sizes; the number of rows that the workspace
-holds (`capacity`) is an argument.  So the same compiled code serves every batch size and world size.
 """
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import inspect
+import itertools
 import math
-import os
-import re
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import numpy as np
 
 from hpctrain.kernels.elementwise import copy_array, zero_unless
-from hpctrain.kernels.jit import cache_dir, kernel
-from hpctrain.kernels.views import keep_apart, view
+from hpctrain.nn.generated import load, store
 from hpctrain.nn.layers.base import Shape
 from hpctrain.nn.plan import Plan, Step, Value
 
+_PROGRAM = "first, last, program, table, reals"
 _TRAIN = "params, grads, state, stats, workspace, capacity, beta, inputs, targets, weight, ids, seed, step"
 _PREDICT = "params, state, workspace, capacity, inputs, outputs"
 _PASSED = {"ids", "seed", "step", "rows", "beta"}  # names that a pass hands on as they are
-
-
-@dataclass(frozen=True)
-class CompiledPlan:
-    """The functions of a generated module, and its file.
-
-    loss_and_grad(segment, params, grads, state, stats, workspace, capacity, beta, inputs, targets, weight, ids, seed,
-        step) -> float64: runs a segment of the training pass; what all of them return adds up to the sum of the losses
-    meets: what the ranks add up between a segment and the next; without any the pass is one segment
-    predict(params, state, workspace, capacity, inputs, outputs)
-    """
-
-    loss_and_grad: Callable
-    meets: tuple[Meet, ...]
-    predict: Callable
-    path: Path
 
 
 @dataclass(frozen=True)
@@ -64,94 +41,142 @@ class Meet:
     count: int
 
 
+class CompiledPlan:
+    """The passes of a plan, compiled when they are first called.
+
+    meets  what the ranks add up between a segment of the training pass and the next; without any it is one segment
+    path   the generated module's file
+    """
+
+    def __init__(self, path: Path, kernels: dict[str, Callable], composer: _Composer) -> None:
+        module = load(path, kernels)
+        self.path = path
+        self.meets = tuple(composer.train.meets)
+        self.functions = (module.loss_and_grad, module.predict)
+        self._numbers = np.array(composer.table, np.int64), np.array(composer.reals, np.float64)
+        self._train, self._predict = (np.array(each.calls, np.int64) for each in (composer.train, composer.predict))
+        cuts = [0, *composer.train.cuts, len(self._train)]
+        self._segments = list(zip(cuts, cuts[1:], strict=False))
+
+    def loss_and_grad(self, segment: int, *args: Any) -> float:
+        """Run a segment of the training pass; what all of them return adds up to the sum of the losses (float64).
+
+        args: params, grads, state, stats, workspace, capacity, beta, inputs, targets, weight, ids, seed, step.
+        """
+        return self.functions[0](*self._segments[segment], self._train, *self._numbers, *args)
+
+    def predict(self, *args: Any) -> None:
+        """Run the evaluation pass; args: params, state, workspace, capacity, inputs, outputs."""
+        self.functions[1](0, len(self._predict), self._predict, *self._numbers, *args)
+
+
 def compile_plan(plan: Plan, loss_kernel: Callable, loss_constants: tuple[float, ...]) -> CompiledPlan:
     """Write the module of a plan and a loss, and load it; numba compiles each function when it is first called."""
-    writer = _Writer(plan)
-    text = writer.module(loss_kernel, loss_constants)
-    path = _store(text, writer.kernels)
-    module = _load(path, writer.kernels)
-    return CompiledPlan(module.loss_and_grad, tuple(writer.meets), module.predict, path)
+    composer = _Composer(plan, loss_kernel, loss_constants)
+    return CompiledPlan(store(composer.text(), composer.kernels), composer.kernels, composer)
 
 
-class _Writer:
-    """Writes the source of one plan; collects the kernels that it names."""
+@dataclass(frozen=True)
+class _View:
+    """An array argument: a buffer, where in it (capacity * by_capacity + offset), and the array's axes.
 
-    def __init__(self, plan: Plan) -> None:
+    The leading axis has rows * by_rows + leading elements.
+    """
+
+    buffer: str
+    by_capacity: int
+    offset: int
+    by_rows: int
+    leading: int
+    trailing: Shape
+
+    @property
+    def kind(self) -> tuple[str, int]:
+        return self.buffer, 1 + len(self.trailing)
+
+    @property
+    def numbers(self) -> list[int]:
+        offset = [self.by_capacity, self.offset] if self.buffer == "workspace" else [self.offset]
+        return [*offset, self.by_rows, self.leading, *self.trailing]
+
+
+def _flat(buffer: str, offset: int, size: int) -> _View:
+    return _View(buffer, 0, offset, 0, size, ())
+
+
+_Argument = _View | str | int | float
+# A kernel's name, and what each argument is: see `_Composer._call`.
+_Kind = tuple[str, tuple[str | tuple[str, int], ...]]
+
+
+class _Pass:
+    """The program of one pass: calls (number of the kind, place in the table), and where it is cut."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[_Kind, int] = {}
+        self.calls: list[tuple[int, int]] = []
+        self.cuts: list[int] = []
+        self.meets: list[Meet] = []
+
+    def add(self, kind: _Kind, at: int) -> None:
+        self.calls.append((self.kinds.setdefault(kind, len(self.kinds)), at))
+
+
+class _Composer:
+    """Turns one plan into programs, their numbers, and the text of the module that runs them."""
+
+    def __init__(self, plan: Plan, loss_kernel: Callable, loss_constants: tuple[float, ...]) -> None:
         self.plan = plan
         self.kernels: dict[str, Callable] = {}
-        self.meets: list[Meet] = []  # between segments of the training pass
+        self.table: list[int] = []
+        self.reals: list[float] = [0.0]
+        self.train, self.predict = _Pass(), _Pass()
         self._layout = plan.graph.layout()
         self._state_layout = plan.graph.state_layout()
-        self._numbers: dict[int, int] = {}  # a whole number -> its place in the module's table
-        self._callers: dict[tuple[str, tuple[int | str, ...]], str] = {}
-        self._caller_lines: list[str] = []
+        self._compose_train(loss_kernel, loss_constants)
+        self._compose_predict()
 
-    def module(self, loss_kernel: Callable, loss_constants: tuple[float, ...]) -> str:
-        """Return the text of the module."""
-        train, predict = self._train_pass(loss_kernel, loss_constants), self._predict_pass()
-        title = '"""Generated: one network as a sequence of kernel calls."""'
-        table = f"N = np.array([{', '.join(map(str, self._numbers))}], np.int64)"
-        return "\n".join([title, "", table, "", "", *self._caller_lines, *train, *predict])
-
-    def _train_pass(self, loss_kernel: Callable, loss_constants: tuple[float, ...]) -> list[str]:
+    def _compose_train(self, loss_kernel: Callable, loss_constants: tuple[float, ...]) -> None:
         plan = self.plan
-        body: list[str | Meet] = []
         if self._state_layout.size:
-            body.append(self._line(zero_unless, ["beta", _Flat("stats", 0, self._state_layout.size)]))
-        body += [item for step in plan.forward for item in self._train_step(step)]
+            self._call(self.train, zero_unless, ["beta", _flat("stats", 0, self._state_layout.size)])
+        for step in plan.forward:
+            self._add_step(step)
         width = plan.output.shape[-1:]
         views = [self._value(plan.output, width), "targets", "weight", self._value(plan.d_output, width)]
-        body.append("    loss = " + self._line(loss_kernel, [*views, *loss_constants]).strip())
+        self._loss = self._call(self.train, loss_kernel, [*views, *loss_constants])
         for step in plan.backward:
             if step.zeroes:
-                body.append(self._zero_gradients(step))
-            body += self._train_step(step)
-        head = ["@kernel", f"def loss_and_grad(segment, {_TRAIN}):", "    rows = inputs.shape[0]"]
-        return [*head, *self._cut(body), "    return loss", "", ""]
+                self._zero_gradients(step)
+            self._add_step(step)
 
-    def _train_step(self, step: Step) -> Iterator[str | Meet]:
-        for call, line in zip(step.calls, self._step(step), strict=True):
-            yield line
+    def _add_step(self, step: Step) -> None:
+        program = self.train
+        for call in step.calls:
+            self._call(program, call.kernel, [self._argument(step, arg) for arg in call.args])
             if call.meet is not None:
                 buffer = step.values[call.meet]
-                yield Meet(buffer.root.offset, buffer.size // 2)
+                program.meets.append(Meet(buffer.root.offset, buffer.size // 2))
+                program.cuts.append(len(program.calls))
 
-    def _cut(self, body: list[str | Meet]) -> list[str]:
-        """Return the training pass's lines, as one function whose argument `segment` says what runs between two meets.
-
-        One, and not one for each segment: kernels that several segments call are then compiled into it once.
-        """
-        is_cut = any(isinstance(item, Meet) for item in body)
-        lines = ["    loss = 0.0", "    if segment == 0:"] if is_cut else []
-        for item in body:
-            if isinstance(item, Meet):
-                self.meets.append(item)
-                lines.append(f"    elif segment == {len(self.meets)}:")
-            else:
-                lines.append(f"    {item}" if is_cut else item)
-        return lines
-
-    def _predict_pass(self) -> list[str]:
-        lines = ["@kernel", f"def predict({_PREDICT}):", "    rows = inputs.shape[0]"]
+    def _compose_predict(self) -> None:
         for step in self.plan.predict:
-            if any(call.meet for call in step.calls):
-                raise ValueError(
-                    f"{step.node.name}: ranks cannot meet in an evaluation; it needs a `predict` of its own"
-                )
-            lines += self._step(step)
-        source = self._value(self.plan.prediction, ())
-        lines.append(self._line(copy_array, [source, _View("outputs", "0", f"rows * {self.plan.prediction.size}", ())]))
-        return [*lines, ""]
+            for call in step.calls:
+                if call.meet:
+                    raise ValueError(
+                        f"{step.node.name}: ranks cannot meet in an evaluation; it needs a `predict` of its own"
+                    )
+                self._call(self.predict, call.kernel, [self._argument(step, arg) for arg in call.args])
+        outputs = _View("outputs", 0, 0, self.plan.prediction.size, 0, ())
+        self._call(self.predict, copy_array, [self._value(self.plan.prediction, ()), outputs])
 
-    def _step(self, step: Step) -> list[str]:
-        return [self._line(call.kernel, [self._argument(step, arg) for arg in call.args]) for call in step.calls]
-
-    def _zero_gradients(self, step: Step) -> str:
+    def _zero_gradients(self, step: Step) -> None:
         slots = [self._layout[f"{step.node.name}.{spec.name}"] for spec in step.built.params]
         # A layer's parameters follow one another; the padding between them is zero anyway.
-        return self._line(zero_unless, ["beta", _Flat("grads", slots[0].offset, slots[-1].stop - slots[0].offset)])
+        view = _flat("grads", slots[0].offset, slots[-1].stop - slots[0].offset)
+        self._call(self.train, zero_unless, ["beta", view])
 
-    def _argument(self, step: Step, arg: str | int | float) -> _View | str | int | float:
+    def _argument(self, step: Step, arg: str | int | float) -> _Argument:
         if not isinstance(arg, str):
             return arg
         if arg == "layer":
@@ -169,55 +194,40 @@ class _Writer:
         else:
             buffer, layout = ("grads" if arg.startswith("d_") else "params"), self._layout
         slot = layout[f"{step.node.name}.{short}"]
-        return _View(buffer, str(slot.offset), str(slot.shape[0] if slot.shape else 1), slot.shape[1:])
+        return _View(buffer, 0, slot.offset, 0, slot.shape[0] if slot.shape else 1, slot.shape[1:])
 
     def _value(self, value: Value, trailing: Shape | None) -> _View:
         shape = value.shape if trailing is None else trailing
         root, count = value.root, math.prod(shape)
-        if not value.root.per_example:
-            offset = f"capacity * {self.plan.row_floats} + {root.offset}"
+        if not root.per_example:
             full = value.shape if trailing is None else (value.size // count, *trailing)
-            return _View("workspace", offset, str(full[0] if full else 1), full[1:])
-        leading = "rows" if value.size == count else f"rows * {value.size // count}"
+            return _View("workspace", self.plan.row_floats, root.offset, 0, full[0] if full else 1, full[1:])
         if root.external:
-            return _View("inputs", "0", leading, shape)
-        return _View("workspace", f"capacity * {root.offset}", leading, shape)
+            return _View("inputs", 0, 0, value.size // count, 0, shape)
+        return _View("workspace", root.offset, 0, value.size // count, 0, shape)
 
-    def _line(self, function: Callable, args: list[_View | str | int | float]) -> str:
-        """Return the line that calls a kernel, by way of a function that makes its arrays."""
-        name = self._use(function)
-        pattern = tuple(len(arg.trailing) + 1 if isinstance(arg, _View) else "value" for arg in args)
-        caller = self._callers.get((name, pattern)) or self._add_caller(name, pattern)
-        words: list[str] = []
+    def _call(self, program: _Pass, function: Callable, args: list[_Argument]) -> _Kind:
+        """Add a call to a pass; its numbers go to the tables.  Return its kind.
+
+        An argument's kind: of an array, its buffer and number of axes; "whole" or "real" for numbers; a name itself.
+        """
+        at, kinds = len(self.table), []
         for arg in args:
-            words += arg.words if isinstance(arg, _View) else [arg if isinstance(arg, str) else repr(arg)]
-        words = [re.sub(r"\b\d+\b(?!\.)", self._number, word) if _is_whole(word) else word for word in words]
-        return f"    {caller}({', '.join(words)})"
-
-    def _add_caller(self, name: str, pattern: tuple[int | str, ...]) -> str:
-        caller = f"call_{name}" + (f"_{len(self._callers)}" if any(key[0] == name for key in self._callers) else "")
-        parameters, arrays = [], []
-        for index, axes in enumerate(pattern):
-            if axes == "value":
-                parameters.append(f"a{index}")
-                arrays.append(f"a{index}")
-                continue
-            sizes = [f"n{index}_{axis}" for axis in range(axes)]
-            parameters += [f"b{index}", f"o{index}", *sizes]
-            arrays.append(f"view(b{index}, o{index}, ({', '.join(sizes)},))")
-        self._caller_lines += [
-            "@kernel(cache=False)",
-            f"def {caller}({', '.join(parameters)}):",
-            "    keep_apart()",
-            f"    return {name}({', '.join(arrays)})",
-            "",
-            "",
-        ]
-        self._callers[name, pattern] = caller
-        return caller
-
-    def _number(self, match: re.Match[str]) -> str:
-        return f"N[{self._numbers.setdefault(int(match[0]), len(self._numbers))}]"
+            if isinstance(arg, _View):
+                kinds.append(arg.kind)
+                self.table += arg.numbers
+            elif isinstance(arg, int):
+                kinds.append("whole")
+                self.table.append(int(arg))
+            elif isinstance(arg, float):
+                kinds.append("real")
+                self.table.append(len(self.reals))
+                self.reals.append(arg)
+            else:
+                kinds.append(arg)
+        kind = (self._use(function), tuple(kinds))
+        program.add(kind, at)
+        return kind
 
     def _use(self, function: Callable) -> str:
         base = getattr(function, "__name__", "kernel")
@@ -226,60 +236,65 @@ class _Writer:
             name, number = f"{base}_{number}", number + 1
         return name
 
+    def text(self) -> str:
+        """Return the text of the module."""
+        kinds = dict.fromkeys([*self.train.kinds, *self.predict.kinds])
+        names = {kind: f"call_{number}_{kind[0]}" for number, kind in enumerate(kinds)}
+        lines = ['"""Generated: kinds of kernel calls, and the loops that run programs of them."""', "", ""]
+        for kind, name in names.items():
+            lines += _caller(name, kind)
+        lines += self._loop("loss_and_grad", _TRAIN, self.train, names)
+        return "\n".join([*lines, *self._loop("predict", _PREDICT, self.predict, names)])
 
-def _is_whole(word: str) -> bool:
-    """Whether an argument is made of names and whole numbers ("capacity * 64"), and is no floating point number."""
-    return not re.search(r"\d\.|\.\d|\de", word)
-
-
-@dataclass(frozen=True)
-class _View:
-    """An array argument in words of the generated code: buffer, offset, length of the leading axis, the other axes."""
-
-    buffer: str
-    offset: str
-    leading: str
-    trailing: Shape
-
-    @property
-    def words(self) -> list[str]:
-        return [self.buffer, self.offset, self.leading, *map(str, self.trailing)]
-
-
-def _Flat(buffer: str, offset: int, size: int) -> _View:  # noqa: N802 (a constructor)
-    return _View(buffer, str(offset), str(size), ())
-
-
-def _store(text: str, kernels: dict[str, Callable]) -> Path:
-    """Write the module's file, unless it is there, and return its path."""
-    digest = hashlib.sha256(text.encode())
-    for name in sorted(kernels):
-        function = getattr(kernels[name], "py_func", kernels[name])
-        source = Path(inspect.getsourcefile(function) or "")
-        digest.update(name.encode() + (source.read_bytes() if source.is_file() else b""))
-    folder = cache_dir() / "generated"
-    folder.mkdir(exist_ok=True)
-    path = folder / f"model_{digest.hexdigest()[:20]}.py"
-    if not path.exists():
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_text(text)
-        # The cached machine code is tied to this file's time stamp: the first writer's file must stay.
-        try:
-            os.link(temporary, path)
-        except OSError:
-            if not path.exists():
-                os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    return path
+    def _loop(self, name: str, parameters: str, program: _Pass, names: dict[_Kind, str]) -> list[str]:
+        lines = [
+            "@kernel",
+            f"def {name}({_PROGRAM}, {parameters}):",
+            "    rows = inputs.shape[0]",
+            "    loss = 0.0",
+            "    for i in range(first, last):",
+            "        kind, at = program[i, 0], program[i, 1]",
+        ]
+        for kind, number in program.kinds.items():
+            lines.append(f"        {'elif' if number else 'if'} kind == {number}:")
+            result = "loss += " if kind == self._loss else ""
+            lines.append(f"            {result}{names[kind]}({_parameters(kind)})")
+        return [*lines, "    return loss", "", ""]
 
 
-def _load(path: Path, kernels: dict[str, Callable]) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"hpctrain_generated_{path.stem}", path)
-    if spec.name in sys.modules:
-        return sys.modules[spec.name]
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # numba finds the function's module by name when it loads the cached code
-    module.__dict__.update(kernels, np=np, kernel=kernel, view=view, keep_apart=keep_apart)
-    spec.loader.exec_module(module)
-    return module
+def _parameters(kind: _Kind) -> str:
+    """Return the parameters of the function for a kind of call."""
+    named = dict.fromkeys(word if isinstance(word, str) else word[0] for word in kind[1])
+    if "workspace" in named:
+        named["capacity"] = None
+    words = [word for word in named if word not in ("whole", "real", "rows")]
+    return ", ".join(["table", "reals", "at", "rows", *words])
+
+
+def _caller(name: str, kind: _Kind) -> list[str]:
+    """Return the function for a kind of call: it makes the arrays, and calls the kernel."""
+    places = itertools.count()
+
+    def number() -> str:
+        return f"table[at + {next(places)}]"
+
+    def argument(word: str | tuple[str, int]) -> str:
+        if word == "whole":
+            return number()
+        if word == "real":
+            return f"reals[{number()}]"
+        if isinstance(word, str):
+            return word
+        buffer, axes = word
+        offset = f"capacity * {number()} + {number()}" if buffer == "workspace" else number()
+        sizes = [f"rows * {number()} + {number()}", *(number() for _ in range(axes - 1))]
+        return f"view({buffer}, {offset}, ({', '.join(sizes)},))"
+
+    return [
+        "@kernel(cache=False)",
+        f"def {name}({_parameters(kind)}):",
+        "    keep_apart()",
+        f"    return {kind[0]}({', '.join(map(argument, kind[1]))})",
+        "",
+        "",
+    ]
