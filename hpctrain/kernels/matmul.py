@@ -3,7 +3,7 @@
 The rule: float64 (checks of gradients) goes to BLAS; float32 goes through register tiles, which are ahead of OpenBLAS
 for every shape of a dense layer that was measured, need no second pass for bias and ReLU, and take each element's sum
 in an order that depends on k alone: in forward passes and input gradients, a row has the same bits whatever rows stand
-beside it.
+beside it.  A single column goes without tiles (`single_column.py`).
 
 Blocking (after Goto & van de Geijn, ACM TOMS 34, 2008): k in blocks of at most K_BLOCK, so that a panel of B (a k block
 x 32 columns) stays in L1; a panel is packed where it is transposed, or used often enough to pay.  Tiles of 12 or 8 rows
@@ -23,6 +23,7 @@ from hpctrain.kernels.jit import kernel
 from hpctrain.kernels.microkernel import ADD, BIAS, LANES, RELU, emit_tile
 from hpctrain.kernels.packing import PANEL, pack_columns, pack_panels, pack_rows, stack_floats
 from hpctrain.kernels.shared import shared
+from hpctrain.kernels.single_column import column_times_row, times_column, transposed_times_column
 
 K_BLOCK, M_BLOCK = 256, 528
 GROUP = 4  # panels that are packed at a time, so that memory is read in longer stretches
@@ -155,7 +156,9 @@ def multiply(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias):  # noqa: AN
 @kernel
 def matmul(a: np.ndarray, b: np.ndarray, c: np.ndarray, beta: float) -> None:
     """C = A B + beta C for C-contiguous A (m, k), B (k, n), C (m, n); beta 0 (C is not read) or 1."""
-    if is_float32(a):
+    if is_float32(a) and c.shape[1] == 1:
+        times_column(a, b, c, beta)
+    elif is_float32(a):
         mode = ADD if beta != 0.0 else 0
         n, k = b.shape[1], b.shape[0]
         multiply(c.shape[0], n, k, a.ctypes.data, k, 1, b.ctypes.data, n, 1, c.ctypes.data, n, mode, 0)
@@ -166,7 +169,13 @@ def matmul(a: np.ndarray, b: np.ndarray, c: np.ndarray, beta: float) -> None:
 @kernel
 def matmul_bias(a: np.ndarray, b: np.ndarray, bias: np.ndarray, c: np.ndarray, relu: int) -> None:
     """C = A B + bias, or max(0, A B + bias) where relu is 1, for A (m, k), B (k, n), bias (n,), C (m, n)."""
-    if is_float32(a):
+    if is_float32(a) and c.shape[1] == 1:
+        times_column(a, b, c, 0.0)
+        for i in range(c.shape[0]):
+            c[i, 0] += bias[0]
+        if relu:
+            _positive_part(c)
+    elif is_float32(a):
         mode = BIAS + RELU if relu else BIAS
         n, k = b.shape[1], b.shape[0]
         multiply(c.shape[0], n, k, a.ctypes.data, k, 1, b.ctypes.data, n, 1, c.ctypes.data, n, mode, bias.ctypes.data)
@@ -200,7 +209,9 @@ def matmul_relu(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
 @kernel
 def matmul_tn(a: np.ndarray, b: np.ndarray, c: np.ndarray, beta: float) -> None:
     """C = A^T B + beta C for A (k, m), B (k, n), C (m, n); beta 0 (C is not read) or 1."""
-    if is_float32(a):
+    if is_float32(a) and c.shape[1] == 1:
+        transposed_times_column(a, b, c, beta)
+    elif is_float32(a):
         mode = ADD if beta != 0.0 else 0
         m, n, k = a.shape[1], b.shape[1], a.shape[0]
         multiply(m, n, k, a.ctypes.data, 1, m, b.ctypes.data, n, 1, c.ctypes.data, n, mode, 0)
@@ -211,7 +222,9 @@ def matmul_tn(a: np.ndarray, b: np.ndarray, c: np.ndarray, beta: float) -> None:
 @kernel
 def matmul_nt(a: np.ndarray, b: np.ndarray, c: np.ndarray, beta: float) -> None:
     """C = A B^T + beta C for A (m, k), B (n, k), C (m, n); beta 0 (C is not read) or 1."""
-    if is_float32(a):
+    if is_float32(a) and a.shape[1] == 1:
+        column_times_row(a, b, c, beta)
+    elif is_float32(a):
         mode = ADD if beta != 0.0 else 0
         m, n, k = a.shape[0], b.shape[0], a.shape[1]
         multiply(m, n, k, a.ctypes.data, k, 1, b.ctypes.data, 1, k, c.ctypes.data, n, mode, 0)
