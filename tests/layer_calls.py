@@ -50,6 +50,11 @@ class LayerCalls:
         """Names of what has a gradient that is checked."""
         return [*(spec.name for spec in self.built.params), "x" if "x" in self.values else "x0"]
 
+    @property
+    def inputs(self):
+        """Names of the inputs, in their order."""
+        return [name for name in self.values if name == "x" or (name[0] == "x" and name[1:].isdigit())]
+
     def empty(self, shape):
         return np.full((self.rows, *shape), np.nan, self.dtype)
 
@@ -97,7 +102,7 @@ class LayerCalls:
         if calls:
             self.run(calls, beta)
         else:
-            for name in self.learned:
+            for name in self.inputs:
                 self.values[f"d{name}"][...] = self.values["dy"].reshape(self.values[f"d{name}"].shape)
         return {name: self.values[f"d{'' if name[0] == 'x' else '_'}{name}"].astype("f8") for name in self.learned}
 

@@ -11,6 +11,7 @@ from conformance import layer_cases
 from layer_calls import LayerCalls
 
 from hpctrain.nn import LAYERS
+from hpctrain.nn.graph import INPUT, build_graph
 from hpctrain.nn.layers.base import Composite
 
 FAMILIES = [
@@ -36,6 +37,7 @@ def is_composite(name):
 
 
 CASES = [(name, shape) for name, (_, shapes) in EXAMPLES.items() for shape in shapes if not is_composite(name)]
+COMPOSITES = [(name, shape) for name, (_, shapes) in EXAMPLES.items() for shape in shapes if is_composite(name)]
 FIRST_CASES = [(name, shapes[0]) for name, (_, shapes) in EXAMPLES.items() if not is_composite(name)]
 
 
@@ -47,6 +49,44 @@ def inputs_of(name, shape, rows):
 
 def calls_of(name, shape, rows, dtype=np.float64, fused=None):
     return LayerCalls(layer_of(name), [inputs_of(name, shape, rows)], dtype, fused=fused)
+
+
+class GraphCalls:
+    """A composite's layers one after another on its graph, uncompiled as a whole; to be used like `LayerCalls`.
+
+    Gradients go backwards along the graph: those that reach a value on several ways are added up here.
+    """
+
+    def __init__(self, name, shape, rows):
+        self.graph = build_graph([layer_of(name)], shape)
+        self.values = {"x": inputs_of(name, shape, rows).astype("f8")}
+        self._results = {INPUT: self.values["x"]}
+        self._calls = []
+        for node in self.graph.nodes:
+            calls = LayerCalls.of_built(node.built, [self._results[value] for value in node.inputs])
+            self._results[node.output] = calls.forward()
+            self._calls.append(calls)
+            self.values |= {f"{node.name}.{spec.name}": calls.values[spec.name] for spec in node.built.params}
+        self.learned = list(self.values)
+        self.values["y"] = self._results[self.graph.output]
+
+    def forward(self):
+        for node, calls in zip(self.graph.nodes, self._calls, strict=True):
+            for name, value in zip(calls.inputs, node.inputs, strict=True):
+                calls.values[name][...] = self._results[value]
+            self._results[node.output] = calls.forward()
+        return self._results[self.graph.output]
+
+    def gradients(self, dy):
+        reached, found = {self.graph.output: dy}, {}
+        for node, calls in zip(reversed(self.graph.nodes), reversed(self._calls), strict=True):
+            if node.output not in reached:
+                continue
+            own = calls.gradients(reached[node.output])
+            found |= {f"{node.name}.{spec.name}": own[spec.name] for spec in node.built.params}
+            for name, value in zip(calls.inputs, node.inputs, strict=True):
+                reached[value] = reached.get(value, 0.0) + calls.values[f"d{name}"]
+        return {**found, "x": reached[INPUT]}
 
 
 def check_every_gradient(calls, name):

@@ -3,7 +3,7 @@
 A new layer is picked up by its registration; a file of `layer_cases/` gives it an entry in `EXAMPLES` (options, and odd
 shapes to try) and one in `DEFINITIONS` (its evaluation pass, written from the definition).  Kernels are called as the
 composer calls them but without a composed model, so that each is compiled once for all shapes; composites, which have
-no kernels, are tried in a model.
+no kernels, are tried layer by layer.
 """
 
 import numpy as np
@@ -11,12 +11,14 @@ import pytest
 from conformance.cases import (
     ACROSS_ROWS,
     CASES,
+    COMPOSITES,
     DEFINITIONS,
     EXAMPLES,
     FAMILIES,
     FIRST_CASES,
     MERGES,
     WHOLE_NUMBERS,
+    GraphCalls,
     calls_of,
     check_every_gradient,
     inputs_of,
@@ -27,6 +29,7 @@ from layer_calls import LayerCalls
 
 from hpctrain.nn import LAYERS
 from hpctrain.nn.graph import build_graph
+from hpctrain.nn.layers.base import calls_of as calls_in
 
 
 def defined(calls, name):
@@ -87,24 +90,54 @@ def test_float32_gradients_agree_with_float64(name, shape):
             np.testing.assert_allclose(results[0][key], expected, rtol=1e-3, atol=2e-4, err_msg=key)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("name", "shape"), FIRST_CASES)
-def test_parameter_gradients_are_added_to_and_do_without_dx(name, shape):
-    calls = calls_of(name, shape, 5)
+def test_parameter_gradients_are_added_to_and_do_without_dx(name, shape, dtype):
+    """In float32, too: the products that train store and add by code of their own."""
+    calls = calls_of(name, shape, 5, dtype)
     if not calls.built.params:
         return
+    close = {"rtol": 1e-10, "atol": 1e-12} if dtype is np.float64 else {"rtol": 1e-5, "atol": 1e-5}
     dy = np.random.default_rng(9).normal(size=calls.values["y"].shape)
     calls.forward()
     stored = calls.gradients(dy)
     calls.forward()
     added = calls.gradients(dy, beta=1.0)
     for spec in calls.built.params:
-        np.testing.assert_allclose(added[spec.name], 2 * stored[spec.name], rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(added[spec.name], 2 * stored[spec.name], **close)
         calls.values[f"d_{spec.name}"][...] = 0.0
     calls.forward()
     calls.values["dy"][...] = dy
     calls.run(calls.built.backward_params, 1.0)
     for spec in calls.built.params:
-        np.testing.assert_allclose(calls.values[f"d_{spec.name}"], stored[spec.name], rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(calls.values[f"d_{spec.name}"], stored[spec.name], **close)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("name", "shape"), FIRST_CASES)
+def test_in_the_memory_of_its_arguments_it_does_the_same(name, shape, dtype):
+    """As a plan lays values out: y over x and dx over dy where the layer allows it, and scratch over what it names."""
+    close = {"rtol": 1e-10, "atol": 1e-12} if dtype is np.float64 else {"rtol": 1e-5, "atol": 1e-5}
+    for fused in (None, *layer_of(name).build_many((shape,)).fused):
+        apart, shared = (calls_of(name, shape, 3, dtype, fused) for _ in range(2))
+        built, values = shared.built, shared.values
+        for key, spec in built.buffers.items():
+            if spec.over:
+                values[key] = values[spec.over].reshape(values[key].shape)
+        if built.in_place:
+            values["y"] = values["x"]
+            np.testing.assert_allclose(shared.predict(), apart.predict(), **close)
+            values["x"][...] = apart.values["x"]
+            if any("x" in call.args for call in calls_in(built.backward)):
+                values["y"] = np.empty_like(values["x"])  # the plan keeps what backward reads
+            values["dx"] = values["dy"]
+        elif not any(spec.over for spec in built.buffers.values()):
+            continue
+        np.testing.assert_allclose(shared.forward(), apart.forward(), **close)
+        dy = np.random.default_rng(9).normal(size=values["dy"].shape)
+        expected = apart.gradients(dy)
+        for key, gradient in shared.gradients(dy).items():
+            np.testing.assert_allclose(gradient, expected[key], **close, err_msg=key)
 
 
 @pytest.mark.parametrize(("name", "shape"), [case for case in FIRST_CASES if case[0] not in ACROSS_ROWS])
@@ -137,7 +170,7 @@ def test_nan_stays_visible(name):
 
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if is_composite(name)])
 def test_composites_equal_their_definition(name):
-    """Layer by layer through its graph; gradients of branched networks are tried in test_model.py."""
+    """Layer by layer through its graph."""
     shape = EXAMPLES[name][1][0]
     graph = build_graph([layer_of(name)], shape)
     values = {0: inputs_of(name, shape, 4)}
@@ -149,3 +182,15 @@ def test_composites_equal_their_definition(name):
             own[f"{node.name.partition('.')[2]}.{spec.name}"] = calls.values[spec.name]
     expected = DEFINITIONS[name](values[0], own, EXAMPLES[name][0])
     np.testing.assert_allclose(values[graph.output], expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(("name", "shape"), COMPOSITES)
+def test_gradients_of_composites_equal_finite_differences(name, shape):
+    """Layer by layer through its graph, which takes the merging layers along; whole models: test_model.py."""
+    for rows in (1, 3):
+        check_every_gradient(GraphCalls(name, shape, rows), name)
+
+
+def test_every_merging_layer_is_in_a_composite_that_is_checked():
+    graphs = [GraphCalls(name, shape, 1).graph for name, shape in COMPOSITES]
+    assert {node.kind for graph in graphs for node in graph.nodes} >= MERGES

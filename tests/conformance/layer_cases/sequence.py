@@ -5,11 +5,14 @@ import numpy as np
 # layer name -> (options, input shapes); more of them by themselves in unit/test_attention.py, test_sequence_layers.py
 EXAMPLES = {
     "attention": ({"heads": 2}, [(3, 4)]),
+    "attention causal": ({"heads": 2, "causal": True}, [(3, 4)]),
     "embedding": ({"size": 5, "units": 3}, [(2, 3)]),
     "gru": ({"units": 3}, [(4, 2)]),
+    "gru both ways": ({"units": 2, "bidirectional": True}, [(3, 2)]),
     "last_step": ({}, [(2, 3, 2)]),
     "learned_positions": ({}, [(3, 5)]),
     "lstm": ({"units": 3}, [(4, 2)]),
+    "lstm ends of both ways": ({"units": 2, "bidirectional": True, "return_sequences": False}, [(3, 2)]),
     "sinusoidal_positions": ({"base": 100.0}, [(3, 5)]),
 }
 
@@ -86,10 +89,13 @@ def sinusoidal(x, p, o):
 # layer name -> f(x (rows, *shape) float64, parameters by short name, options) in evaluation
 DEFINITIONS = {
     "attention": attention,
+    "attention causal": attention,
     "embedding": lambda x, p, o: p["weight"][x.astype(int)],
     "gru": recurrent(gru_states),
+    "gru both ways": recurrent(gru_states),
     "last_step": lambda x, p, o: x[:, -1],
     "learned_positions": lambda x, p, o: x + p["table"],
     "lstm": recurrent(lstm_states),
+    "lstm ends of both ways": recurrent(lstm_states),
     "sinusoidal_positions": sinusoidal,
 }
