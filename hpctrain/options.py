@@ -16,8 +16,9 @@ from hpctrain.registry import Registry
 
 P = TypeVar("P", bound="Part")
 
-# How pydantic names the members of a union in the place of a finding: "str", "tuple[str, ...]", "function-before[...]".
-_UNION_MEMBER = re.compile(r"str|int|float|bool|none|.*\[.*")
+# How pydantic names the members of a union in the place of a finding: "str", "constrained-int", "tuple[str, ...]",
+# "function-before[...]".
+_UNION_MEMBER = re.compile(r"(constrained-)?(str|int|float)|bool|none|.*\[.*")
 
 # pydantic's words and what a job file's author calls the same.
 _WORDS = {
@@ -60,7 +61,7 @@ class Part(pydantic.BaseModel):
 def user_error(error: pydantic.ValidationError, part: type[pydantic.BaseModel], where: str) -> UserError:
     """Turn pydantic's findings into one `UserError` that names each dotted key, its value and what is allowed."""
     lines: list[str] = []
-    alternatives: dict[str, list[str]] = {}  # a value that fits no member of a union has one finding for each
+    alternatives: dict[str, dict[str, list[str]]] = {}  # a value that fits no member of a union has a finding for each
     for item in error.errors(include_url=False):
         path = _path(item, part)
         key = ".".join([where, *path] if where else path)
@@ -73,8 +74,11 @@ def user_error(error: pydantic.ValidationError, part: type[pydantic.BaseModel], 
             lines.append(f"{key} is missing and has no default")
         else:
             found = f"{key} = {item['input']!r}" if key else repr(item["input"])
-            alternatives.setdefault(found, []).append(_wording(item))
-    lines += [f"{found}: {', or '.join(messages)}" for found, messages in alternatives.items()]
+            alternatives.setdefault(key, {}).setdefault(found, []).append(_wording(item))
+    for key, findings in alternatives.items():
+        # A finding about an item says more than those about the list that holds it.
+        if not any(other.startswith(f"{key}.") for other in alternatives):
+            lines += [f"{found}: {', or '.join(messages)}" for found, messages in findings.items()]
     return UserError("\n".join(lines))
 
 

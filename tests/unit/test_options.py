@@ -1,7 +1,7 @@
 """`Part`, `part_from` and how a bad value is worded; `Registry` and the errors for unknown names."""
 
 import pytest
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from hpctrain.errors import UserError, unknown_name
 from hpctrain.options import Part, known_keys, part_from, spec_of
@@ -17,6 +17,7 @@ class Outer(Part):
     mode: float | None = Field(None, gt=0)
     inner: Inner | None = None
     many: tuple[Inner, ...] = ()
+    stride: PositiveInt | tuple[PositiveInt, ...] = 1
 
 
 FAMILY = Registry("shape", {"outer": Outer, "inner": Inner, "lazy": "collections:OrderedDict"})
@@ -39,6 +40,8 @@ def test_a_value_that_fits_no_member_of_a_union_is_one_finding():
     assert message({"size": "x"}) == (
         "box.size = 'x': must be a whole number, unable to parse string as an integer, or must be a list"
     )
+    assert message({"stride": 0}) == "box.stride = 0: must be greater than 0, or must be a list"
+    assert message({"stride": [2, -1]}) == "box.stride.1 = -1: must be greater than 0"
 
 
 def test_unknown_keys_at_any_depth():
@@ -48,7 +51,7 @@ def test_unknown_keys_at_any_depth():
 
 
 def test_known_keys():
-    assert known_keys(Outer, []) == ["size", "mode", "inner", "many"]
+    assert known_keys(Outer, []) == ["size", "mode", "inner", "many", "stride"]
     assert known_keys(Outer, ["inner"]) == known_keys(Outer, ["many", "3"]) == ["depth"]
     assert known_keys(Outer, ["mode"]) == []
 
@@ -60,7 +63,7 @@ def test_part_from_names_and_tables_and_back():
     assert part_from(FAMILY, "inner", "x") == Inner()
     assert part_from(FAMILY, {"type": "inner"}, "x", key="type") == Inner()
     assert spec_of(FAMILY, part) == {"name": "inner", "depth": 3}
-    assert spec_of(FAMILY, Outer(), key="type") == {"type": "outer", "size": 1, "many": []}
+    assert spec_of(FAMILY, Outer(), key="type") == {"type": "outer", "size": 1, "many": [], "stride": 1}
 
 
 @pytest.mark.parametrize("spec", [3, None, {}, {"name": 3}, ["inner"]])
