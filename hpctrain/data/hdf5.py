@@ -15,7 +15,16 @@ import numpy as np
 from hpctrain.data.datasets import find_dataset, type_name
 from hpctrain.data.files import open_file
 from hpctrain.data.format import Arrays, RowFormat, channels_last
-from hpctrain.data.values import bad_label, bad_value, bad_weight, counts, first_bad, weight_error
+from hpctrain.data.values import (
+    bad_label,
+    bad_value,
+    bad_weight,
+    counts,
+    first_bad,
+    first_bad_token,
+    token_error,
+    weight_error,
+)
 from hpctrain.errors import UserError
 
 _CACHE_BYTES = (1 << 20, 96 << 20)  # least and most for one dataset's cache of decoded chunks
@@ -50,6 +59,7 @@ class Hdf5Source:
     ignore_label  the label of positions (or rows) that do not count
     channels_first  the inputs are stored (rows, channels, ...) and turned to (rows, ..., channels) as they are read; so
                   are real targets with channels at each place of the inputs, and weights of the targets' shape
+    tokens        the inputs have to be whole numbers below this; None: any finite numbers
 
     Weight, mask and `ignore_label` are multiplied.  Raises `UserError` for all that a user can have got wrong in the
     files; for values there is `check_values`.  One file at a time is kept open; `close` it when done.
@@ -66,8 +76,10 @@ class Hdf5Source:
         mask: str | None = None,
         ignore_label: int | None = None,
         channels_first: bool = False,
+        tokens: int | None = None,
     ) -> None:
         self.input, self.target = input, target
+        self._tokens = tokens
         self._weights = {key: name for key, name in (("weight", weight), ("mask", mask)) if name is not None}
         self._ignore_label = ignore_label
         self._channels_first = channels_first
@@ -288,7 +300,7 @@ class Hdf5Source:
         return math.prod(self._file(self._files[0])[name].shape[1:])
 
     def check_values(self, inputs: np.ndarray, targets: np.ndarray, weight: np.ndarray, first_row: int) -> None:
-        """Raise `UserError` for NaN or infinity, or a negative label that counts; names the first such row.
+        """Raise `UserError` for NaN or infinity, a negative label that counts or no token; names the first such row.
 
         `first_row` is the number, among all rows, of the arrays' first.
         """
@@ -302,6 +314,8 @@ class Hdf5Source:
                 label = int(labels[counts(self.format, labels, its_weight)].min())
                 raise bad_label(self.stored_label(first_row + row, label), place)
             raise bad_value(values[row], place)
+        if self._tokens is not None and (row := first_bad_token(inputs, self._tokens)) >= 0:
+            raise token_error(inputs[row], self._tokens, self._place(self.input, first_row + row))
 
     def stored_label(self, row: int, label: int) -> int:
         """Return a label of a row as the file has it: read as int64, one above int64's largest becomes negative."""

@@ -45,6 +45,27 @@ def bad_value(values: np.ndarray, place: str) -> UserError:
     )
 
 
+def first_bad_token(inputs: np.ndarray, tokens: int) -> int:
+    """Return the first row that holds anything but the whole numbers 0 to tokens - 1, or -1."""
+    flat = inputs.reshape(len(inputs), -1)
+    return _first_true(_is_no_token(flat, tokens))
+
+
+def token_error(values: np.ndarray, tokens: int, place: str) -> UserError:
+    """Return the error for a row of inputs that `first_bad_token` found."""
+    flat = values.reshape(-1)
+    bad = flat[_is_no_token(flat, tokens)][0]
+    hint = "an embedding takes whole numbers: number the tokens from 0"
+    if bad >= tokens and bad == np.floor(bad):
+        hint = f"number the tokens from 0, or give the embedding (a preset: its vocabulary) a size of {int(bad) + 1}"
+    return UserError(
+        f"an input is no token that the embedding knows: {place}",
+        found=f"{bad:.10g}",
+        allowed=f"whole numbers, 0 to {tokens - 1}",
+        hint=hint,
+    )
+
+
 def bad_label(label: int, place: str) -> UserError:
     """Return the error for a class label, as it is in the file, that is negative or above int64's largest."""
     hint = "number the classes from 0; rows or positions without a label can be marked with data.ignore_label"
@@ -73,6 +94,10 @@ def weight_error(values: np.ndarray, is_mask: bool, place: str) -> UserError:
         found=f"{flat[bad][0]:g}",
         allowed="0 (does not count) or 1 (counts)" if is_mask else "finite numbers, 0 or more",
     )
+
+
+def _is_no_token(values: np.ndarray, tokens: int) -> np.ndarray:
+    return (values < 0) | (values >= tokens) | (values != np.floor(values))
 
 
 def _first_true(bad: np.ndarray) -> int:

@@ -48,6 +48,14 @@ class Graph:
         """Whether running statistics are taken over whole micro-batches: there are some, and no ranks meet for them."""
         return any(node.built.state for node in self.nodes) and not any(node.built.meets for node in self.nodes)
 
+    @property
+    def tokens(self) -> int | None:
+        """How many tokens the network's inputs may name, 0, 1, ...; None where they are plain numbers."""
+        sizes = [
+            node.built.params[0].shape[0] for node in self.nodes if node.kind == "embedding" and INPUT in node.inputs
+        ]
+        return min(sizes, default=None)
+
     def layout(self) -> Layout:
         """Lay all parameters out in one buffer, in the order of the nodes."""
         return Layout((f"{node.name}.{spec.name}", spec.shape) for node in self.nodes for spec in node.built.params)

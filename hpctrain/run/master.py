@@ -30,11 +30,16 @@ DEFAULT_MICRO_BATCH = 32  # examples of one set of batch statistics
 
 @dataclass(frozen=True)
 class Prepared:
-    """A job that fits its data: everything resolved, the same on every rank.  `files` are the paths of each part."""
+    """A job that fits its data: everything resolved, the same on every rank.
+
+    files   the paths of each part
+    tokens  how many tokens the inputs may name, where the network begins with an embedding
+    """
 
     job: Job
     facts: DataFacts
     files: dict[str, list[str]]
+    tokens: int | None = None
 
     @property
     def total_steps(self) -> int:
@@ -54,11 +59,11 @@ class Prepared:
         """Open the files of a part ("train", "validation", "test"); None where the part has no files of its own."""
         if part not in self.files:
             return None
-        return open_source(self.job, self.files[part], self.facts.target_kind)
+        return open_source(self.job, self.files[part], self.facts.target_kind, self.tokens)
 
 
-def open_source(job: Job, files: list[str], target_kind: str | None) -> Hdf5Source:
-    """Open data files for the datasets that a job names."""
+def open_source(job: Job, files: list[str], target_kind: str | None, tokens: int | None = None) -> Hdf5Source:
+    """Open data files for the datasets that a job names; `tokens`: what their inputs have to be, see `Prepared`."""
     data = job.data
     return Hdf5Source(
         files,
@@ -69,6 +74,7 @@ def open_source(job: Job, files: list[str], target_kind: str | None) -> Hdf5Sour
         mask=data.mask,
         ignore_label=data.ignore_label,
         channels_first=data.channels_first,
+        tokens=tokens,
     )
 
 
@@ -122,7 +128,7 @@ def resolve(job: Job, workers: int = 1) -> Prepared:
     _check_metrics(job, width, metrics, facts)
     _check_memory(graph)
     update_table_of(job, graph)  # finds groups that fit no tensor
-    return Prepared(job, facts, files)
+    return Prepared(job, facts, files, graph.tokens)
 
 
 def _check_memory(graph: Graph) -> None:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from hpctrain import Job
+from hpctrain import Job, train
+from hpctrain.comm.single_group import SingleGroup
 from hpctrain.data.facts import DataFacts
 from hpctrain.data.files import expand
 from hpctrain.data.hdf5 import Hdf5Source
@@ -228,6 +229,37 @@ class TestJob:
         data = {"files": "a.h5", "input": "x", "target": "y"}
         made = Job(data=data, optimizer={"name": "sgd", "momentum": 0.9, "nesterov": True})
         assert made.optimizer.nesterov is True
+
+
+class TestTokens:
+    """An embedding makes NaN of what it does not know, which would be told as a learning rate that is too high."""
+
+    def job(self, tmp_path, value, layers=(), size=5):
+        x = np.array([[0, 1, 2], [4, 3, 0], [1, value, 2], [3, 3, 3]], "f4")
+        file = write(tmp_path / "a.h5", x=x, y=Y)
+        layers = [*layers, {"type": "embedding", "size": size, "units": 2}, "flatten", {"type": "dense", "units": 3}]
+        return Job(
+            data={"files": file, "input": "x", "target": "y"}, model={"layers": layers}, run={"progress": "none"}
+        )
+
+    @pytest.mark.parametrize(
+        ("value", "told"),
+        [(5, "5\n"), (-1, "-1\n"), (1.5, "1.5\n")],
+    )
+    def test_an_input_that_is_no_token(self, tmp_path, value, told):
+        message = refused("row 2 of 'x'", train, self.job(tmp_path, value), run_dir=tmp_path / "r", group=SingleGroup())
+        assert f"found:   {told}" in message
+        assert "whole numbers, 0 to 4" in message
+        assert ("a size of 6" in message) == (value == 5)
+
+    def test_tokens_are_asked_for_where_the_inputs_meet_an_embedding(self, tmp_path):
+        inside = {"type": "padded", "layers": [{"type": "embedding", "size": 7, "units": 2}, "global_avg_pool"]}
+        padded = Job(
+            **{**self.job(tmp_path, 4).model_dump(), "model": {"layers": [inside, {"type": "dense", "units": 3}]}}
+        )
+        both = self.job(tmp_path, 4, [{"type": "parallel", "merge": "add", "branches": [[], ["relu"]]}])
+        numbers = Job(**{**padded.model_dump(), "model": {"layers": [{"type": "dense", "units": 3}]}})
+        assert [resolve(job).tokens for job in (self.job(tmp_path, 4), padded, both, numbers)] == [5, 7, None, None]
 
 
 class TestOneOfAThing:
