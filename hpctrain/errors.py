@@ -49,8 +49,13 @@ class UserError(HpctrainError):
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the known name closest to a misspelled one, or None when none is as alike as `cutoff` (0 to 1)."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    """Return the known name closest to a misspelled one, or None when none is as alike as `cutoff` (0 to 1).
+
+    A name that is cut short means the one that begins with it: "acc" is accuracy, not auc.
+    """
+    known = list(known)
+    longer = [other for other in known if other.startswith(name)] if len(name) > 2 else []
+    close = sorted(longer, key=len) or difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
     return close[0] if close else None
 
 

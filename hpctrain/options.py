@@ -39,14 +39,15 @@ class Part(pydantic.BaseModel):
 
     @pydantic.field_validator("*", mode="before")
     @classmethod
-    def _true_is_no_number(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
-        """Refuse true and false where numbers are wanted; Python, and so pydantic, takes them for 1 and 0."""
+    def _numbers_are_numbers(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
+        """Refuse true, false and "3" where numbers are wanted; pydantic takes them for 1, 0 and 3."""
         items = value if isinstance(value, (list, tuple)) else (value,)
-        if any(isinstance(item, bool) for item in items):
+        if any(isinstance(item, bool) or _is_quoted_number(item) for item in items):
             types = _types_in(cls.model_fields[info.field_name].annotation)
-            if bool not in types and types & {int, float}:
+            if not types & {bool, str} and types & {int, float}:
                 number = "a number" if float in types else "a whole number"
-                raise ValueError(f"must be {number}" if items[0] is value else f"each must be {number}")
+                quotes = ", without quotes" if any(map(_is_quoted_number, items)) else ""
+                raise ValueError(f"must be {number}{quotes}" if items[0] is value else f"each must be {number}{quotes}")
         return value
 
     @classmethod
@@ -80,6 +81,14 @@ def user_error(error: pydantic.ValidationError, part: type[pydantic.BaseModel], 
         if not any(other.startswith(f"{key}.") for other in alternatives):
             lines += [f"{found}: {', or '.join(messages)}" for found, messages in findings.items()]
     return UserError("\n".join(lines))
+
+
+def _is_quoted_number(value: Any) -> bool:
+    try:
+        float(value if isinstance(value, str) else "")
+    except ValueError:
+        return False
+    return True
 
 
 def _path(item: Any, part: type[pydantic.BaseModel]) -> list[str]:

@@ -147,7 +147,7 @@ class ModelSection(Part):
 
     layers: LayerList | None = None
     python: BuilderPath | None = None
-    preset: registered(PRESETS, "model.preset") | None = None
+    preset: registered(PRESETS, "model") | None = None
 
     @model_validator(mode="before")
     @classmethod

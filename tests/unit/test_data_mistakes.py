@@ -250,7 +250,7 @@ class TestTokens:
         message = refused("row 2 of 'x'", train, self.job(tmp_path, value), run_dir=tmp_path / "r", group=SingleGroup())
         assert f"found:   {told}" in message
         assert "whole numbers, 0 to 4" in message
-        assert ("a size of 6" in message) == (value == 5)
+        assert ("a size of at least 6" in message) == (value == 5)
 
     def test_tokens_are_asked_for_where_the_inputs_meet_an_embedding(self, tmp_path):
         inside = {"type": "padded", "layers": [{"type": "embedding", "size": 7, "units": 2}, "global_avg_pool"]}

@@ -44,6 +44,12 @@ def test_a_value_that_fits_no_member_of_a_union_is_one_finding():
     assert message({"stride": [2, -1]}) == "box.stride.1 = -1: must be greater than 0"
 
 
+def test_a_number_in_quotes_is_text():
+    assert message({"mode": "0.5"}) == "box.mode = '0.5': must be a number, without quotes"
+    assert message({"stride": [1, "2"]}) == "box.stride = [1, '2']: each must be a whole number, without quotes"
+    assert message({"inner": {"depth": "3"}}) == "box.inner.depth = '3': must be a whole number, without quotes"
+
+
 def test_unknown_keys_at_any_depth():
     assert message({"mod": 1}) == "unknown key 'box.mod': did you mean 'mode'?"
     assert message({"inner": {"zz": 1}}) == "unknown key 'box.inner.zz': known keys: depth"
@@ -80,6 +86,7 @@ def test_unknown_part_names_its_key_and_the_known():
     assert "inner, lazy, outer" in caught.value.message
     assert "did you mean 'inner'?" in caught.value.message
     assert "use one of these" in unknown_name("shape", "xyz", FAMILY).message
+    assert "did you mean 'accuracy'?" in unknown_name("metric", "acc", ["auc", "accuracy"]).message
 
 
 def test_registry_finds_names_without_loading_the_others():

@@ -101,7 +101,8 @@ def test_sync_reaches_every_batch_norm(name):
     [
         ({"preset": "resnet21"}, "unknown preset 'resnet21'"),
         ({"preset": "resnet8", "widht": 3}, "did you mean 'width'"),
-        ({"preset": "resnet8", "width": 0}, "width"),
+        ({"preset": "resnet8", "width": 0}, "model.width = 0: must be greater than 0"),
+        ({"preset": "resnet8", "layer": 0}, "unknown key 'model.layer': known keys: width"),
         ({"preset": "resnet8", "layers": ["relu"]}, "model.layers and model.preset"),
         ({"widht": 3}, "unknown key 'model.widht'"),
     ],
