@@ -57,7 +57,8 @@ def token_error(values: np.ndarray, tokens: int, place: str) -> UserError:
     bad = flat[_is_no_token(flat, tokens)][0]
     hint = "an embedding takes whole numbers: number the tokens from 0"
     if bad >= tokens and bad == np.floor(bad):
-        hint = f"number the tokens from 0, or give the embedding (a preset: the vocabulary) a size of at least {int(bad) + 1}"
+        size = f"a size of at least {int(bad) + 1}"
+        hint = f"number the tokens from 0, or give the embedding (a preset: the vocabulary) {size}"
     return UserError(
         f"an input is no token that the embedding knows: {place}",
         found=f"{bad:.10g}",
