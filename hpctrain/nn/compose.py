@@ -209,7 +209,8 @@ class _Composer:
     def _call(self, program: _Pass, function: Callable, args: list[_Argument]) -> _Kind:
         """Add a call to a pass; its numbers go to the tables.  Return its kind.
 
-        An argument's kind: of an array, its buffer and number of axes; "whole" or "real" for numbers; a name itself.
+        An argument's kind: of an array, its buffer and number of axes; "whole" or "real" for numbers, "reals" and
+        how many for a tuple of them; a name itself.
         """
         at, kinds = len(self.table), []
         for arg in args:
@@ -223,6 +224,10 @@ class _Composer:
                 kinds.append("real")
                 self.table.append(len(self.reals))
                 self.reals.append(arg)
+            elif isinstance(arg, tuple):
+                kinds.append(("reals", len(arg)))
+                self.table += range(len(self.reals), len(self.reals) + len(arg))
+                self.reals += arg
             else:
                 kinds.append(arg)
         kind = (self._use(function), tuple(kinds))
@@ -267,7 +272,7 @@ def _parameters(kind: _Kind) -> str:
     named = dict.fromkeys(word if isinstance(word, str) else word[0] for word in kind[1])
     if "workspace" in named:
         named["capacity"] = None
-    words = [word for word in named if word not in ("whole", "real", "rows")]
+    words = [word for word in named if word not in ("whole", "real", "reals", "rows")]
     return ", ".join(["table", "reals", "at", "rows", *words])
 
 
@@ -286,6 +291,8 @@ def _caller(name: str, kind: _Kind) -> list[str]:
         if isinstance(word, str):
             return word
         buffer, axes = word
+        if buffer == "reals":
+            return f"({', '.join(f'reals[{number()}]' for _ in range(axes))},)"
         offset = f"capacity * {number()} + {number()}" if buffer == "workspace" else number()
         sizes = [f"rows * {number()} + {number()}", *(number() for _ in range(axes - 1))]
         return f"view({buffer}, {offset}, ({', '.join(sizes)},))"

@@ -14,7 +14,7 @@ from hpctrain.nn.layers.containers import Parallel, Residual
 from hpctrain.nn.layers.dense import Dense
 from hpctrain.nn.layers.dropout import Dropout
 from hpctrain.nn.layers.flatten import Flatten
-from hpctrain.nn.losses import SoftmaxCrossEntropy
+from hpctrain.nn.losses import Quantile, SoftmaxCrossEntropy
 from hpctrain.nn.model import Model
 from hpctrain.nn.plan import make_plan
 
@@ -111,6 +111,20 @@ def test_a_network_equals_a_float64_numpy_network():
     outputs = np.zeros((9, 3), np.float32)
     model.predict(batch.inputs, outputs)
     np.testing.assert_allclose(outputs, logits, rtol=1e-5, atol=1e-6)
+
+
+def test_a_loss_may_have_a_tuple_of_constants():
+    levels = (0.1, 0.5, 0.9)
+    model = Model((Dense(units=6),), (4,), Quantile(levels=levels), "real", seed=3)
+    model.initialize()
+    random = np.random.default_rng(5)
+    x, y = random.normal(size=(7, 4)).astype("f4"), random.normal(size=(7, 2)).astype("f4")
+    weight = random.random(7).astype("f4")
+    total = model.loss_and_grad(Batch(x, y, weight, np.arange(7), 0, 0), 0.0)
+    outputs = x.astype("f8") @ model.layout.view(model.params, "dense0.weight").astype("f8")
+    error = y.astype("f8")[:, :, None] - outputs.reshape(7, 2, 3)
+    expected = np.maximum(np.array(levels) * error, (np.array(levels) - 1) * error).mean(axis=(1, 2)) @ weight
+    assert total == pytest.approx(expected, rel=1e-5)
 
 
 def test_dropout_mask_belongs_to_example_and_step_not_to_the_place_in_the_batch():
