@@ -18,7 +18,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -44,30 +43,25 @@ class Meet:
 class CompiledPlan:
     """The passes of a plan, compiled when they are first called.
 
-    meets  what the ranks add up between a segment of the training pass and the next; without any it is one segment
-    path   the generated module's file
+    loss_and_grad(first, last, train_program, *numbers, params, grads, state, stats, workspace, capacity, beta, inputs,
+        targets, weight, ids, seed, step) -> float64: runs the calls `first` to `last` of the training pass; what all of
+        them return adds up to the sum of the losses
+    predict(first, last, predict_program, *numbers, params, state, workspace, capacity, inputs, outputs)
+    segments  first and last of what runs without a meet; without meets the training pass is one segment
+    meets     what the ranks add up between a segment and the next
+    path      the generated module's file
     """
 
     def __init__(self, path: Path, kernels: dict[str, Callable], composer: _Composer) -> None:
         module = load(path, kernels)
         self.path = path
+        self.loss_and_grad, self.predict = module.loss_and_grad, module.predict
+        self.numbers = np.array(composer.table, np.int64), np.array(composer.reals, np.float64)
+        self.train_program = np.array(composer.train.calls, np.int64)
+        self.predict_program = np.array(composer.predict.calls, np.int64)
+        cuts = [0, *composer.train.cuts, len(self.train_program)]
+        self.segments = tuple(zip(cuts, cuts[1:], strict=False))
         self.meets = tuple(composer.train.meets)
-        self.functions = (module.loss_and_grad, module.predict)
-        self._numbers = np.array(composer.table, np.int64), np.array(composer.reals, np.float64)
-        self._train, self._predict = (np.array(each.calls, np.int64) for each in (composer.train, composer.predict))
-        cuts = [0, *composer.train.cuts, len(self._train)]
-        self._segments = list(zip(cuts, cuts[1:], strict=False))
-
-    def loss_and_grad(self, segment: int, *args: Any) -> float:
-        """Run a segment of the training pass; what all of them return adds up to the sum of the losses (float64).
-
-        args: params, grads, state, stats, workspace, capacity, beta, inputs, targets, weight, ids, seed, step.
-        """
-        return self.functions[0](*self._segments[segment], self._train, *self._numbers, *args)
-
-    def predict(self, *args: Any) -> None:
-        """Run the evaluation pass; args: params, state, workspace, capacity, inputs, outputs."""
-        self.functions[1](0, len(self._predict), self._predict, *self._numbers, *args)
 
 
 def compile_plan(plan: Plan, loss_kernel: Callable, loss_constants: tuple[float, ...]) -> CompiledPlan:

@@ -119,31 +119,26 @@ class Model:
 
     def _pass_over(self, batch: Batch, beta: float, reduce: Callable[[np.ndarray], None]) -> float:
         self.reserve(batch.rows)
-        args = (
-            self.params,
-            self.grads,
-            self.state,
-            self.stats,
-            self._workspace,
-            self._capacity,
-            beta,
-            batch.inputs,
-            batch.targets.reshape(-1) if self.target_kind == "class" else batch.targets,
-            batch.weight.reshape(-1),
-            batch.ids,
-            self.seed,
-            batch.step,
-        )
-        loss = self._compiled.loss_and_grad(0, *args)
-        for segment, numbers in enumerate(self._meeting, 1):
+        targets, weight = batch.targets, batch.weight
+        if targets.ndim > 1 and self.target_kind == "class":
+            targets = targets.reshape(-1)
+        if weight.ndim > 1:
+            weight = weight.reshape(-1)
+        rest = (beta, batch.inputs, targets, weight, batch.ids, self.seed, batch.step)
+        run, head = self._compiled.loss_and_grad, self._buffers
+        first, *others = self._compiled.segments
+        loss = run(*first, *head, *rest)
+        for segment, numbers in zip(others, self._meeting, strict=True):
             reduce(numbers)
-            loss += self._compiled.loss_and_grad(segment, *args)
+            loss += run(*segment, *head, *rest)
         return loss
 
     def predict(self, inputs: np.ndarray, outputs: np.ndarray) -> None:
         """Compute the network's outputs (rows, *out_shape) for inputs (rows, *input_shape), without dropout."""
         self.reserve(len(inputs))
-        self._compiled.predict(self.params, self.state, self._workspace, self._capacity, inputs, outputs)
+        compiled = self._compiled
+        whole = (0, len(compiled.predict_program), compiled.predict_program, *compiled.numbers)
+        compiled.predict(*whole, self.params, self.state, self._workspace, self._capacity, inputs, outputs)
 
     def update_state(self, rows: float) -> None:
         """Move the running statistics by `stats`, the sums over `rows` examples of all ranks."""
@@ -166,8 +161,12 @@ class Model:
     def _make_workspace(self, capacity: int) -> None:
         self._capacity = capacity
         self._workspace = self._allocate(self.plan.workspace_floats(capacity), self.dtype)
+        compiled = self._compiled
+        # What every pass is given: put together once, because a small network feels it.
+        self._buffers = (compiled.train_program, *compiled.numbers, self.params, self.grads, self.state, self.stats)
+        self._buffers += (self._workspace, capacity)
         fixed = self._workspace[capacity * self.plan.row_floats :]
-        self._meeting = [fixed[meet.offset :].view(np.float64)[: meet.count] for meet in self._compiled.meets]
+        self._meeting = [fixed[meet.offset :].view(np.float64)[: meet.count] for meet in compiled.meets]
 
     def _set_state(self) -> None:
         for node in self.graph.nodes:

@@ -124,11 +124,25 @@ class Optimizer(Part):
 
         Elements are updated each by itself: a slice cut anywhere gives the same bits as the whole (given its norms).
         """
-        if norms is None:
+        if norms is None and type(self).norms_kernel is not None:
             norms = self.norms(params, grads, slots, table, lr, step, scale)
         self.kernel(
             *self._arguments(params, grads, slots, table, norms), *self.scalars(lr, step, scale, params.dtype.type)
         )
+
+    def bound(
+        self, params: np.ndarray, grads: np.ndarray, slots: Mapping[str, np.ndarray], table: UpdateTable
+    ) -> Callable[[float, int, float], None]:
+        """Return `update` as a function of (lr, step, scale), for buffers that stay: a small network feels the rest."""
+        if type(self).norms_kernel is not None:
+            return lambda lr, step, scale: self.update(params, grads, slots, table, lr, step, scale)
+        kernel, scalars, real = self.kernel, self.scalars, params.dtype.type
+        arguments = self._arguments(params, grads, slots, table, None)
+
+        def update(lr: float, step: int, scale: float) -> None:
+            kernel(*arguments, *scalars(lr, step, scale, real))
+
+        return update
 
     def _arguments(
         self,

@@ -56,6 +56,7 @@ class AllReduceRun(StrategyRun):
         self._optimizer = optimizer
         self._clip = clip
         self._tail = model.grad_buffer[-TAIL:]
+        self._table, self._update = None, None  # see `step`
         allocate, size = collective.group.allocate, len(model.params)
         self._slots = {name: allocate(size) for name in optimizer.slots}
         self._average = None if optimizer.ema is None else WeightAverage(model.params, allocate(size), optimizer.ema)
@@ -73,7 +74,10 @@ class AllReduceRun(StrategyRun):
             factor = 1.0
             if self._clip is not None:
                 factor, grad_norm = self._clip.factor(model.grads, scale, model.table)
-            self._optimizer.update(model.params, model.grads, self._slots, model.table, lr, step, scale * factor)
+            if model.table is not self._table:
+                self._table = model.table
+                self._update = self._optimizer.bound(model.params, model.grads, self._slots, model.table)
+            self._update(lr, step, scale * factor)
         if self._average is not None:
             self._average.add(step)
         model.update_state(float(self._tail[ROWS]))
