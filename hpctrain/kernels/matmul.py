@@ -27,6 +27,7 @@ from hpctrain.kernels.single_column import column_times_row, times_column, trans
 
 K_BLOCK, M_BLOCK = 256, 528
 GROUP = 4  # panels that are packed at a time, so that memory is read in longer stretches
+FLAT_DEPTH = 32  # products of a result up to which C is written row by row
 PACK_B_FROM_ROWS = 48  # packing a panel costs about as much as 4 rows of products
 PACK_A_FROM_STRIDE = 256
 PACK_A_FROM_COLUMNS, PACK_TRANSPOSED_A_FROM_COLUMNS = 256, 128
@@ -47,7 +48,9 @@ def is_float32(typingctx, array):  # noqa: ANN001, ANN201 (numba's typing protoc
 
 @kernel(cache=False)
 def _rows_of_tile(left, n):  # noqa: ANN001, ANN202
-    """Rows of the next tile where `left` are to come: 12, or 8 at the end and where the panel is narrow."""
+    """Rows of the next tile where `left` are to come: 12, or 8 at the end; 8 or 16 where the panel is narrow."""
+    if n <= LANES:
+        return 16
     return 8 if n < PANEL or left < 12 or left == 16 else 12
 
 
@@ -64,14 +67,12 @@ def _panel_rows(m, n, k, a, ars, acs, packed, b, bks, c, ldc, mode, bias):  # no
             emit_tile(12, 2, 1, (at, row_stride, step, b, bks, to, ldc, k, mode, bias, count, n))
         elif n == PANEL and count == 8:
             emit_tile(8, 2, 1, (at, row_stride, step, b, bks, to, ldc, k, mode, bias, count, n))
+        elif n <= LANES:
+            emit_tile(16, 1, 0, (at, row_stride, step, b, bks, to, ldc, k, mode, bias, count, n))
         else:
             for first in range(0, count, 8):
-                part = at + 4 * first * row_stride, c + 4 * (i + first) * ldc, min(8, count - first)
-                operands = (part[0], row_stride, step, b, bks, part[1], ldc, k, mode, bias, part[2], n)
-                if n > LANES:
-                    emit_tile(8, 2, 0, operands)
-                else:
-                    emit_tile(8, 1, 0, operands)
+                part, to_part, left = at + 4 * first * row_stride, to + 4 * first * ldc, min(8, count - first)
+                emit_tile(8, 2, 0, (part, row_stride, step, b, bks, to_part, ldc, k, mode, bias, left, n))
         i += rows
 
 
@@ -105,6 +106,9 @@ def _multiply(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias):  # noqa: A
     k_blocks = max(1, -(-k // K_BLOCK))
     k_step = -(-k // k_blocks)
     packs_a = _packs_a(m, n, ars, acs)
+    # With few products for each result, writing C is the work: row by row, with all of B packed.
+    is_flat = k <= FLAT_DEPTH and (k + LANES) * (n + PANEL) <= _PANELS_FLOATS  # packing writes whole vectors
+    group, panel_floats = (max(n, 1), k * PANEL) if is_flat else (GROUP * PANEL, K_BLOCK * PANEL)
     m_step = max(1, m)
     if packs_a and m > M_BLOCK:
         m_step = -(-m // (12 * -(-m // M_BLOCK))) * 12
@@ -121,22 +125,29 @@ def _multiply(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias):  # noqa: A
             if packs_a:
                 _pack_a(rows, depth, at, ars, acs, tiles)
                 at = tiles
-            for first in range(0, n, GROUP * PANEL):
-                last = min(n, first + GROUP * PANEL)
+            for first in range(0, n, group):
+                last = min(n, first + group)
                 if packs_b and bjs == 1:
-                    pack_panels(b + 4 * (p * bks + first), bks, depth, last - first, panels, K_BLOCK * PANEL)
+                    pack_panels(b + 4 * (p * bks + first), bks, depth, last - first, panels, panel_floats)
                 elif packs_b:
                     for j in range(first, last, PANEL):
-                        place, from_b = panels + 4 * K_BLOCK * (j - first), b + 4 * (p * bks + j * bjs)
+                        place, from_b = panels + 4 * panel_floats * ((j - first) // PANEL), b + 4 * (p * bks + j * bjs)
                         pack_columns(from_b, bjs, depth, min(PANEL, n - j), place, PANEL)
-                for j in range(first, last, PANEL):
-                    from_b, stride = b + 4 * (p * bks + j * bjs), bks
-                    if packs_b:
-                        from_b, stride = panels + 4 * K_BLOCK * (j - first), PANEL
-                    columns, to, at_bias = min(PANEL, n - j), c + 4 * (i * ldc + j), bias + 4 * j
-                    _call_panel_rows(
-                        (rows, columns, depth, at, ars, acs, packs_a, from_b, stride, to, ldc, block_mode, at_bias)
-                    )
+                done = 0
+                while done < rows:
+                    take = 12 if is_flat and rows - done >= 24 else rows - done
+                    from_a = at + 4 * done * (depth if packs_a else ars)
+                    for j in range(first, last, PANEL):
+                        from_b, stride = b + 4 * (p * bks + j * bjs), bks
+                        if packs_b:
+                            from_b, stride = panels + 4 * panel_floats * ((j - first) // PANEL), PANEL
+                        to = c + 4 * ((i + done) * ldc + j)
+                        columns, at_bias = min(PANEL, n - j), bias + 4 * j
+                        _call_panel_rows(
+                            (take, columns, depth, from_a, ars, acs, packs_a, from_b, stride, to, ldc)
+                            + (block_mode, at_bias)
+                        )
+                    done += take
 
 
 _call_multiply = shared(_multiply, "multiply")

@@ -36,6 +36,9 @@ class Recorder:
         self.calls = []
         self.warm = 0
 
+    def bound(self, params, grads, slots, table):
+        return lambda lr, step, scale: self.update(params, grads, slots, table, lr, step, scale)
+
     def update(self, params, grads, slots, table, lr, step, scale):
         self.calls.append((table, lr, step, scale))
         params -= np.float32(lr * scale) * grads
