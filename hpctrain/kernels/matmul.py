@@ -107,7 +107,8 @@ def _multiply(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias):  # noqa: A
     k_step = -(-k // k_blocks)
     packs_a = _packs_a(m, n, ars, acs)
     # With few products for each result, writing C is the work: row by row, with all of B packed.
-    is_flat = k <= FLAT_DEPTH and (k + LANES) * (n + PANEL) <= _PANELS_FLOATS  # packing writes whole vectors
+    needed = k * (n + PANEL) + LANES * PANEL  # packing writes whole vectors
+    is_flat = k <= FLAT_DEPTH and needed <= _PANELS_FLOATS
     group, panel_floats = (max(n, 1), k * PANEL) if is_flat else (GROUP * PANEL, K_BLOCK * PANEL)
     m_step = max(1, m)
     if packs_a and m > M_BLOCK:

@@ -19,7 +19,10 @@ SHAPES += [(3, n, 7) for n in (2, 15, 17, 31, 32, 47, 48, 49, 63, 64, 65, 100)]
 # More than one block of k; rows and columns that are packed; more rows than a block of packed columns holds.
 SHAPES += [(50, 40, 257), (49, 33, 600), (300, 130, 20), (145, 128, 300), (13, 129, 511), (57, 270, 260)]
 # Few products for each result; rows in steps of 12, and what is left of them.
-SHAPES += [(m, n, k) for m in (23, 24, 28, 36, 50) for n, k in [(70, 10), (300, 32), (33, 8)]] + [(52, 40, 33)]
+SHAPES += [(m, n, k) for m in (23, 24, 28, 36, 50) for n, k in [(70, 10), (300, 32), (33, 8)]] + [
+    (52, 40, 33),
+    (30, 970, 32),
+]
 EMPTY = [(0, 3, 4), (3, 0, 4), (0, 0, 0), (5, 17, 0)]
 
 
