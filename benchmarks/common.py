@@ -124,7 +124,7 @@ def report(
     for record in records:
         table.add_row(*(cell(record) for cell in columns.values()))
     console = Console()
-    (console if console.is_terminal else Console(width=120)).print(table)  # a file has room for every column
+    (console if console.is_terminal else Console(width=140)).print(table)  # a file has room for every column
     if args.json:
         _write(args.json, json.dumps(records, indent=1) + "\n")
         print(f"records: {args.json}")
