@@ -292,7 +292,7 @@ def _caller(name: str, kind: _Kind) -> list[str]:
         return f"view({buffer}, {offset}, ({', '.join(sizes)},))"
 
     return [
-        "@kernel(cache=False)",
+        "@kernel(cache=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)",  # nobody calls it but the loop
         f"def {name}({_parameters(kind)}):",
         "    keep_apart()",
         f"    return {kind[0]}({', '.join(map(argument, kind[1]))})",
