@@ -50,7 +50,8 @@ def kernel(function: Callable | None = None, **options: object) -> Callable:
     """Compile a function with numba, cached; options are those of `numba.njit`."""
     if function is None:
         return functools.partial(kernel, **options)
-    settings = {"cache": True, "nogil": True, "fastmath": set(FASTMATH), "error_model": "numpy", **options}
+    settings = {"cache": True, "nogil": True, "fastmath": set(FASTMATH), "error_model": "numpy"}
+    settings |= {"no_cfunc_wrapper": True, **options}  # for calls through pointers, which nobody makes
     with cached_in_cache_dir():
         return numba.njit(**settings)(function)
 

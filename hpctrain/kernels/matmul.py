@@ -46,7 +46,7 @@ def is_float32(typingctx, array):  # noqa: ANN001, ANN201 (numba's typing protoc
     return types.boolean(array), generate
 
 
-@kernel(cache=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@kernel(cache=False, no_cpython_wrapper=True)
 def _rows_of_tile(left, n):  # noqa: ANN001, ANN202
     """Rows of the next tile where `left` are to come: 12, or 8 at the end; 8 or 16 where the panel is narrow."""
     if n <= LANES:
@@ -79,7 +79,7 @@ def _panel_rows(m, n, k, a, ars, acs, packed, b, bks, c, ldc, mode, bias):  # no
 _call_panel_rows = shared(_panel_rows, "panel_rows")
 
 
-@kernel(cache=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@kernel(cache=False, no_cpython_wrapper=True)
 def _pack_a(m, k, a, ars, acs, to):  # noqa: ANN001, ANN202
     """Put A's rows in the order in which tiles read them: tile after tile, each (k, its rows)."""
     i = 0
@@ -93,7 +93,7 @@ def _pack_a(m, k, a, ars, acs, to):  # noqa: ANN001, ANN202
         i += rows
 
 
-@kernel(cache=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@kernel(cache=False, no_cpython_wrapper=True)
 def _packs_a(m, n, ars, acs):  # noqa: ANN001, ANN202
     """Whether packing A pays: its lines are far apart, and there are enough columns of B to share the work."""
     if ars == 1:
@@ -154,7 +154,7 @@ def _multiply(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias):  # noqa: A
 _call_multiply = shared(_multiply, "multiply")
 
 
-@kernel(cache=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@kernel(cache=False, no_cpython_wrapper=True)
 def multiply(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias):  # noqa: ANN001, ANN201
     """C[i, j] = sum_p A[i ars + p acs] B[p bks + j bjs], i < m, j < n, p < k, float32, by register tiles.
 
@@ -200,7 +200,7 @@ def matmul_bias(a: np.ndarray, b: np.ndarray, bias: np.ndarray, c: np.ndarray, r
             _positive_part(c)
 
 
-@kernel(cache=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@kernel(cache=False, no_cpython_wrapper=True)
 def _positive_part(c: np.ndarray) -> None:
     for i in range(c.shape[0]):
         for j in range(c.shape[1]):

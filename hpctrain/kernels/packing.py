@@ -36,7 +36,7 @@ def stack_floats(typingctx, count):  # noqa: ANN001, ANN201 (numba's typing prot
     return types.intp(count), generate
 
 
-@kernel(cache=False, fastmath=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@kernel(cache=False, fastmath=False, no_cpython_wrapper=True)
 def pack_rows(source, stride, rows, columns, to, width):  # noqa: ANN001, ANN201
     """to[p, j] = B[p, j] for p < rows, j < columns <= width, else 0; B's rows are `stride` floats apart.
 
@@ -46,7 +46,7 @@ def pack_rows(source, stride, rows, columns, to, width):  # noqa: ANN001, ANN201
         _copy_row(to + 4 * width * p, source + 4 * stride * p, columns, width > LANES)
 
 
-@kernel(cache=False, fastmath=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@kernel(cache=False, fastmath=False, no_cpython_wrapper=True)
 def pack_panels(source, stride, rows, columns, to, distance):  # noqa: ANN001, ANN201
     """`pack_rows` for panels that stand side by side in B, `columns` in all; those made are `distance` floats apart.
 
@@ -58,7 +58,7 @@ def pack_panels(source, stride, rows, columns, to, distance):  # noqa: ANN001, A
             _copy_row(place, source + 4 * (stride * p + j), min(PANEL, columns - j), True)
 
 
-@kernel(cache=False, fastmath=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@kernel(cache=False, fastmath=False, no_cpython_wrapper=True)
 def pack_columns(source, stride, rows, columns, to, width):  # noqa: ANN001, ANN201
     """to[p, j] = B[j, p] for p < rows, j < columns <= width, else 0; B's rows are `stride` floats apart.
 

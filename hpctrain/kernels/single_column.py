@@ -14,7 +14,7 @@ _START = np.int64(0)  # typed: numba compiles a function anew for each literal n
 _ROWS = 4  # that are added to the result in one go
 
 
-@kernel(cache=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@kernel(cache=False, no_cpython_wrapper=True)
 def times_column(a: np.ndarray, b: np.ndarray, c: np.ndarray, beta: float) -> None:
     """C = A B + beta C for A (m, k), B (k, 1), C (m, 1); beta 0 (C is not read) or 1."""
     column = view(b, _START, (b.size,))
@@ -26,7 +26,7 @@ def times_column(a: np.ndarray, b: np.ndarray, c: np.ndarray, beta: float) -> No
         c[i, 0] = total if beta == 0.0 else c[i, 0] + total
 
 
-@kernel(cache=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@kernel(cache=False, no_cpython_wrapper=True)
 def transposed_times_column(a: np.ndarray, b: np.ndarray, c: np.ndarray, beta: float) -> None:
     """C = A^T B + beta C for A (k, m), B (k, 1), C (m, 1); beta 0 (C is not read) or 1."""
     result = view(c, _START, (c.size,))
@@ -44,7 +44,7 @@ def transposed_times_column(a: np.ndarray, b: np.ndarray, c: np.ndarray, beta: f
             result[i] += factor * row[i]
 
 
-@kernel(cache=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@kernel(cache=False, no_cpython_wrapper=True)
 def column_times_row(a: np.ndarray, b: np.ndarray, c: np.ndarray, beta: float) -> None:
     """C[i, j] = A[i, 0] B[j, 0] + beta C[i, j] for A (m, 1), B (n, 1), C (m, n); beta 0 (C is not read) or 1."""
     row = view(b, _START, (b.size,))

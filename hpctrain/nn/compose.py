@@ -74,7 +74,8 @@ def compile_plan(plan: Plan, loss_kernel: Callable, loss_constants: tuple[float,
 class _View:
     """An array argument: a buffer, where in it (capacity * by_capacity + offset), and the array's axes.
 
-    The leading axis has rows * by_rows + leading elements.
+    The leading axis has rows * by_rows + leading elements.  `is_input`: the buffer is the batch's inputs in place of
+    the workspace, a matter of data and not of kind, so that the first layer shares what is compiled.
     """
 
     buffer: str
@@ -83,6 +84,7 @@ class _View:
     by_rows: int
     leading: int
     trailing: Shape
+    is_input: bool = False
 
     @property
     def kind(self) -> tuple[str, int]:
@@ -90,7 +92,9 @@ class _View:
 
     @property
     def numbers(self) -> list[int]:
-        offset = [self.by_capacity, self.offset] if self.buffer == "workspace" else [self.offset]
+        offset = [self.offset]
+        if self.buffer == "workspace":
+            offset = [int(self.is_input), self.by_capacity, self.offset]
         return [*offset, self.by_rows, self.leading, *self.trailing]
 
 
@@ -197,7 +201,7 @@ class _Composer:
             full = value.shape if trailing is None else (value.size // count, *trailing)
             return _View("workspace", self.plan.row_floats, root.offset, 0, full[0] if full else 1, full[1:])
         if root.external:
-            return _View("inputs", 0, 0, value.size // count, 0, shape)
+            return _View("workspace", 0, 0, value.size // count, 0, shape, is_input=True)
         return _View("workspace", root.offset, 0, value.size // count, 0, shape)
 
     def _call(self, program: _Pass, function: Callable, args: list[_Argument]) -> _Kind:
@@ -265,7 +269,7 @@ def _parameters(kind: _Kind) -> str:
     """Return the parameters of the function for a kind of call."""
     named = dict.fromkeys(word if isinstance(word, str) else word[0] for word in kind[1])
     if "workspace" in named:
-        named["capacity"] = None
+        named |= {"inputs": None, "capacity": None}
     words = [word for word in named if word not in ("whole", "real", "reals", "rows")]
     return ", ".join(["table", "reals", "at", "rows", *words])
 
@@ -287,12 +291,15 @@ def _caller(name: str, kind: _Kind) -> list[str]:
         buffer, axes = word
         if buffer == "reals":
             return f"({', '.join(f'reals[{number()}]' for _ in range(axes))},)"
-        offset = f"capacity * {number()} + {number()}" if buffer == "workspace" else number()
+        if buffer == "workspace":
+            start = f"view_of_either(workspace, inputs, {number()}, capacity * {number()} + {number()}"
+        else:
+            start = f"view({buffer}, {number()}"
         sizes = [f"rows * {number()} + {number()}", *(number() for _ in range(axes - 1))]
-        return f"view({buffer}, {offset}, ({', '.join(sizes)},))"
+        return f"{start}, ({', '.join(sizes)},))"
 
     return [
-        "@kernel(cache=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)",  # nobody calls it but the loop
+        "@kernel(cache=False, no_cpython_wrapper=True)",  # nobody calls it but the loop
         f"def {name}({_parameters(kind)}):",
         "    keep_apart()",
         f"    return {kind[0]}({', '.join(map(argument, kind[1]))})",

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from hpctrain.kernels.jit import cache_dir, kernel
-from hpctrain.kernels.views import keep_apart, view
+from hpctrain.kernels.views import keep_apart, view, view_of_either
 
 
 def store(text: str, kernels: dict[str, Callable]) -> Path:
@@ -51,6 +51,6 @@ def load(path: Path, kernels: dict[str, Callable]) -> ModuleType:
         return sys.modules[spec.name]
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # numba finds the function's module by name when it loads the cached code
-    module.__dict__.update(kernels, kernel=kernel, view=view, keep_apart=keep_apart)
+    module.__dict__.update(kernels, kernel=kernel, view=view, view_of_either=view_of_either, keep_apart=keep_apart)
     spec.loader.exec_module(module)
     return module
