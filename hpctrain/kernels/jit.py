@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import inspect
 import os
 import shutil
 import tempfile
@@ -52,6 +53,8 @@ def kernel(function: Callable | None = None, **options: object) -> Callable:
         return functools.partial(kernel, **options)
     settings = {"cache": True, "nogil": True, "fastmath": set(FASTMATH), "error_model": "numpy"}
     settings |= {"no_cfunc_wrapper": True, **options}  # for calls through pointers, which nobody makes
+    if inspect.getmodule(function) is None:
+        settings["cache"] = False  # numba could not load it: it looks the module up by name
     with cached_in_cache_dir():
         return numba.njit(**settings)(function)
 

@@ -12,6 +12,7 @@ import importlib.util
 import inspect
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -26,7 +27,8 @@ def store(text: str, kernels: dict[str, Callable]) -> Path:
     for name in sorted(kernels):
         function = getattr(kernels[name], "py_func", kernels[name])
         source = Path(inspect.getsourcefile(function) or "")
-        digest.update(name.encode() + (source.read_bytes() if source.is_file() else b""))
+        digest.update(f"{name} of {_module_name(function)}".encode())
+        digest.update(source.read_bytes() if source.is_file() else b"")
     folder = cache_dir() / "generated"
     folder.mkdir(exist_ok=True)
     path = folder / f"model_{digest.hexdigest()[:20]}.py"
@@ -42,6 +44,15 @@ def store(text: str, kernels: dict[str, Callable]) -> Path:
         finally:
             temporary.unlink(missing_ok=True)
     return path
+
+
+def _module_name(function: Callable) -> str:
+    """Return the name of a kernel's module, under which numba looks it up when it loads what it cached.
+
+    A module that nobody can look up (it is not in `sys.modules`) has a name of this process alone: nothing is reused.
+    """
+    module = inspect.getmodule(function)
+    return module.__name__ if module else f"process {os.getpid()} at {time.time_ns()}"
 
 
 def load(path: Path, kernels: dict[str, Callable]) -> ModuleType:

@@ -1,7 +1,10 @@
 """The code of docs/extending.md works: the block is the one in the package, the layer's gradients are right."""
 
 import importlib.util
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -53,3 +56,32 @@ def test_the_layer_on_the_page_has_the_right_gradients(prelu):
             model.params[index] = value
             expected = (losses[0] - losses[1]) / (2 * step)
             assert gradient[index] == pytest.approx(expected, rel=1e-6, abs=1e-6), slot.name
+
+
+SCRIPT = """
+import importlib.util, sys
+import numpy as np
+from hpctrain.nn.layers.dense import Dense
+from hpctrain.nn.losses.real import MeanSquaredError
+from hpctrain.nn.model import Model
+
+spec = importlib.util.spec_from_file_location("mine", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+if sys.argv[2] == "known":
+    sys.modules["mine"] = module
+spec.loader.exec_module(module)
+Model([Dense(units=2), module.PRelu()], (3,), MeanSquaredError(), "real").warm_up()
+"""
+
+
+@pytest.mark.parametrize("how", ["known", "unknown"])
+def test_a_layer_of_ones_own_runs_from_the_cache(how, tmp_path):
+    """A second process finds the compiled code of the first, or compiles again; from another folder, too."""
+    environment = {**os.environ, "HPCTRAIN_CACHE_DIR": str(tmp_path / "cache")}
+    for folder in ("one", "one", "other"):
+        path = tmp_path / folder / "mine.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(LAYER)
+        command = [sys.executable, "-c", SCRIPT, str(path), how]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
