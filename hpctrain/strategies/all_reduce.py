@@ -74,7 +74,7 @@ class AllReduceRun(StrategyRun):
             factor = 1.0
             if self._clip is not None:
                 factor, grad_norm = self._clip.factor(model.grads, scale, model.table)
-            if model.table is not self._table:
+            if self._update is None or model.table is not self._table:
                 self._table = model.table
                 self._update = self._optimizer.bound(model.params, model.grads, self._slots, model.table)
             self._update(lr, step, scale * factor)

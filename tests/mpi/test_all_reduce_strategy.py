@@ -36,6 +36,9 @@ class Momentum:
         slots["velocity"][:] = MOMENTUM * slots["velocity"] + np.float32(scale) * grads
         params -= np.float32(lr) * slots["velocity"]
 
+    def bound(self, params, grads, slots, table):
+        return lambda lr, step, scale: self.update(params, grads, slots, table, lr, step, scale)
+
 
 class Clip:
     def factor(self, grads, scale, table):
