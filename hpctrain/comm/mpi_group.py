@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _MAX_COUNT = 2**31 - 1  # what an MPI before version 4 can count
 _PATIENCE_S = 0.02
+_LAST_WORDS_S = 0.2  # launchers lose what was printed just before an abort: they need a moment to pass it on
 
 
 def library_name(text: str | None = None) -> str:
@@ -124,6 +125,7 @@ class MpiGroup(Group):
         """End every rank of the job at once with this exit code (MPI_Abort on the world)."""
         sys.stdout.flush()
         sys.stderr.flush()
+        time.sleep(_LAST_WORDS_S)
         self._mpi.COMM_WORLD.Abort(code)
         os._exit(code)
 
