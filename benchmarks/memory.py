@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import common
-import numba.core.registry
 import numpy as np
 from common import Record, size_text
 from models import CASES
@@ -27,8 +26,7 @@ EXAMPLES = """\
   python benchmarks/memory.py --peer-python ~/torch/bin/python --models gpt-tiny --json memory.json
 
 Each side trains 20 steps (SGD with momentum, PyTorch eager) in a fresh process; ours once before, to fill its cache.
-"on top" is the peak of resident memory less what the imports of a training run had taken.  Numba imports a good part of
-itself when it first compiles or loads a function: that counts as imports too.  Records: case, peer, ours_s,
+"on top" is the peak of resident memory less what the imports of a training run had taken.  Records: case, peer, ours_s,
 peer_s (seconds a step), ratio (of the totals, peer over ours), ratio_on_top, and the bytes: ours_imports, ours_peak,
 peer_imports, peer_peak."""
 
@@ -134,7 +132,6 @@ def child(group: Group, name: str, folder: str) -> None:
 
     import hpctrain.run.session  # noqa: F401 - what a training run imports
 
-    numba.core.registry.cpu_target.typing_context.refresh()  # imports what numba puts off
     imports = resident(peak=False)
     ours = Ours(group, CASES[name], Path(folder))
     times = ours.time(STEPS)
