@@ -10,7 +10,6 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
-from numba.np.linalg import ensure_blas
 
 _KINDS = {types.float32: "s", types.float64: "d"}
 
@@ -24,6 +23,8 @@ def gemm(typingctx, trans_a, trans_b, a, b, beta, c):  # noqa: ANN001, ANN201 (n
     """
     if a.dtype not in _KINDS or not (a.dtype == b.dtype == c.dtype) or not (a.layout == b.layout == c.layout == "C"):
         raise TypingError("gemm needs C-contiguous float32 or float64 arrays of one type")
+    from numba.np.linalg import ensure_blas  # the compiler's: compiled code is loaded without it
+
     ensure_blas()
     kind = _KINDS[a.dtype]
 

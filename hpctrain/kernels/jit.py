@@ -26,6 +26,10 @@ import llvmlite
 import llvmlite.binding
 import numba
 import numba.core.config
+from numba.core import sigutils, types
+from numba.core.caching import FunctionCache
+from numba.core.ccallback import CFunc
+from numba.core.runtime import _nrt_python
 
 # Reductions may be reordered and vectorised; NaN and infinity keep their meaning.
 FASTMATH = frozenset({"reassoc", "contract", "nsz", "arcp"})
@@ -51,17 +55,53 @@ def kernel(function: Callable | None = None, **options: object) -> Callable:
     """Compile a function with numba, cached; options are those of `numba.njit`."""
     if function is None:
         return functools.partial(kernel, **options)
-    settings = {"cache": True, "nogil": True, "fastmath": set(FASTMATH), "error_model": "numpy"}
+    settings = {"nogil": True, "fastmath": set(FASTMATH), "error_model": "numpy"}
     settings |= {"no_cfunc_wrapper": True, **options}  # for calls through pointers, which nobody makes
-    if inspect.getmodule(function) is None:
-        settings["cache"] = False  # numba could not load it: it looks the module up by name
-    with cached_in_cache_dir():
-        return numba.njit(**settings)(function)
+    is_cached = settings.pop("cache", True)
+    compiled = numba.njit(**settings)(function)
+    if is_cached and inspect.getmodule(function) is not None:  # numba looks the module up by name when it loads
+        compiled._cache = _loading_cache(function)
+    return compiled
+
+
+def callback(function: Callable, signature: types.Type, **options: object) -> CFunc:
+    """Load a function that is called through a pointer from the cache or compile it; as `numba.cfunc`."""
+    made = CFunc(function, sigutils.normalize_signature(signature), {}, {"nopython": True, "nogil": True, **options})
+    made._cache = _loading_cache(function)
+    made.compile()
+    return made
+
+
+def _loading_cache(function: Callable) -> FunctionCache:
+    """Return the cache of a function, in our cache folder."""
+    with _cached_in_cache_dir():
+        return _LoadingCache(function)
+
+
+class _LoadingCache(FunctionCache):
+    """Numba's cache, but one that loads compiled code without what it takes to compile.
+
+    Numba imports its implementations of all that it can compile (40 MB, 0.7 s) before it looks into its cache.  What
+    was compiled runs without them; numba does the same once more before it compiles anything.
+    """
+
+    def load_overload(self, sig: object, target_context: object) -> object:
+        """Return the compiled code of a signature, or None."""
+        _name_runtime()
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
+
+
+@functools.cache
+def _name_runtime() -> None:
+    """Tell the linker where the functions are that compiled code calls for its arrays."""
+    for name, address in _nrt_python.c_helpers.items():
+        llvmlite.binding.add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
 
 
 @contextlib.contextmanager
-def cached_in_cache_dir() -> Iterator[None]:
-    """Let numba's decorators look up our cache folder."""
+def _cached_in_cache_dir() -> Iterator[None]:
+    """Let numba's caches look up our cache folder."""
     before = numba.core.config.CACHE_DIR
     numba.core.config.CACHE_DIR = str(cache_dir())
     try:

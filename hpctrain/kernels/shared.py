@@ -17,12 +17,11 @@ import traceback
 from collections.abc import Callable
 
 import llvmlite.binding
-import numba
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from hpctrain.kernels.jit import FASTMATH, cached_in_cache_dir
+from hpctrain.kernels.jit import FASTMATH, callback
 
 _WORD = ir.IntType(64)
 
@@ -80,9 +79,7 @@ class _Pointer:
         """Load the function from the cache or compile it; afterwards calls go to it directly."""
         if self.compiled is None:
             signature = types.void(*[types.int64] * self.count)
-            options = {"nopython": True, "nogil": True, "error_model": "numpy", "fastmath": self.fastmath}
-            with cached_in_cache_dir():
-                self.compiled = numba.cfunc(signature, cache=True, **options)(self.function)
+            self.compiled = callback(self.function, signature, error_model="numpy", fastmath=self.fastmath)
             self.memory.value = self.compiled.address
 
     def _first_call(self, *arguments: int) -> None:
