@@ -1,7 +1,7 @@
 """`Job`: everything that a run is, as one frozen object; read from TOML and `--set`, checked, and written back whole.
 
-`sections.py` has the keys with their bounds, `file.py` the TOML text and its paths, `overrides.py` what `--set` does,
-`builder.py` the user's model function.  Reads no data: whether the job fits its files is checked when a run starts.
+`data.py` and `sections.py` have the keys with their bounds, `file.py` the TOML text and its paths, `overrides.py` what
+`--set` does, `builder.py` the user's model function.  Reads no data: whether the job fits its files is checked when a run starts.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ import pydantic
 
 from hpctrain.errors import UserError
 from hpctrain.job.builder import load_builder
+from hpctrain.job.data import DataSection, Split
 from hpctrain.job.file import BUILTIN, parse_toml, read_toml, with_absolute_paths, write_toml
 from hpctrain.job.overrides import apply_overrides
 from hpctrain.job.sections import (
     ClipSection,
-    DataSection,
     EarlyStop,
     MetricsSection,
     ModelSection,
     RunSection,
-    Split,
     registered,
 )
 from hpctrain.nn import LOSSES

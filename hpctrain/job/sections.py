@@ -1,4 +1,4 @@
-"""The sections of a job: their keys, defaults and bounds.  `docs/job-file.md` tells the user the same."""
+"""The sections of a job but for `[data]`: keys, defaults and bounds.  `docs/job-file.md` tells the user the same."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, fi
 
 from hpctrain.duration import Duration
 from hpctrain.errors import UserError
-from hpctrain.job.file import absolute, absolute_builder
+from hpctrain.job.file import absolute_builder
 from hpctrain.nn import LAYERS, METRICS, PRESETS
 from hpctrain.options import Part, part_from, spec_of
 from hpctrain.registry import Registry
@@ -62,16 +62,6 @@ def _known_part(family: Registry, spec: Any, where: str, key: str = "name") -> P
     return part
 
 
-def _read_paths(value: Any) -> Any:
-    paths = [value] if isinstance(value, (str, PathLike)) else value
-    if not isinstance(paths, (list, tuple)) or not paths or not all(isinstance(p, (str, PathLike)) for p in paths):
-        raise ValueError("must be a path, a glob or a list of them")
-    if not all(fspath(path) for path in paths):
-        raise ValueError("must not hold an empty path")
-    found = tuple(absolute(fspath(path)) for path in paths)
-    return found[0] if isinstance(value, (str, PathLike)) else found
-
-
 def _read_length(where: str, *words: str) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
         text = str(value).strip()
@@ -84,62 +74,9 @@ def _read_length(where: str, *words: str) -> Callable[[Any], Any]:
 
 LayerList = registered_list(LAYERS, "model.layers", key="type")
 MetricList = registered_list(METRICS, "metrics.names", key="name")
-Paths = Annotated[str | tuple[str, ...], BeforeValidator(_read_paths)]
 BuilderPath = Annotated[str, AfterValidator(absolute_builder)]
 CheckpointLength = Annotated[str, BeforeValidator(_read_length("run.checkpoint_every", NEVER))]
 LogLength = Annotated[str, BeforeValidator(_read_length("run.log_every"))]
-DatasetPath = Annotated[str, Field(min_length=1)]
-
-
-class Split(Part):
-    """`data.split`: the fractions of the rows that are kept for validation and for the test; the rest trains."""
-
-    validation: float = Field(0.0, ge=0, lt=1)
-    test: float = Field(0.0, ge=0, lt=1)
-
-    @model_validator(mode="after")
-    def _leaves_rows(self) -> Split:
-        if self.validation + self.test >= 1:
-            raise ValueError("validation + test must be less than 1: the rest of the rows trains the network")
-        return self
-
-
-class DataSection(Part):
-    """`[data]`: the HDF5 files, the datasets in them, and how rows are split, handed out and shuffled.
-
-    Paths are absolute, but for "builtin:digits"; globs stay globs.
-    """
-
-    files: Paths
-    input: DatasetPath
-    target: DatasetPath
-    weight: DatasetPath | None = None
-    mask: DatasetPath | None = None
-    ignore_label: int | None = None
-    channels_first: bool = False
-    split: Split | None = None
-    validation_files: Paths | None = None
-    test_files: Paths | None = None
-    distribute: Literal["scatter", "shared"] = "scatter"
-    shuffle: Literal["global", "none"] = "global"
-
-    @model_validator(mode="after")
-    def _one_source_of_a_part(self) -> DataSection:
-        for part in ("validation", "test"):
-            fraction, files = getattr(self.split, part, 0.0), getattr(self, f"{part}_files")
-            if fraction > 0 and files is not None:
-                raise UserError(
-                    f"data.split.{part} and data.{part}_files are both given",
-                    found=f"data.split.{part} = {fraction}, data.{part}_files = {files!r}",
-                    allowed="one of the two",
-                    hint=f"keep data.{part}_files to use rows of their own, or the split to take rows of data.files",
-                )
-        return self
-
-    @property
-    def has_validation(self) -> bool:
-        """Whether there will be rows to validate on."""
-        return self.validation_files is not None or getattr(self.split, "validation", 0.0) > 0
 
 
 class ModelSection(Part):
