@@ -1,8 +1,8 @@
 """`Job`: everything that a run is, as one frozen object; read from TOML and `--set`, checked, and written back whole.
 
 `data.py` and `sections.py` have the keys with their bounds, `file.py` the TOML text and its paths, `overrides.py` what
-`--set` does, `builder.py` the user's model function.  Reads no data: whether the job fits its files is checked when a run
-starts.
+`--set` does, `builder.py` the user's model function.  Reads no data: whether the job fits its files is checked when a
+run starts.
 """
 
 from __future__ import annotations
