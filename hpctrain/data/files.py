@@ -8,6 +8,7 @@ from pathlib import Path
 
 import h5py
 
+from hpctrain.data.manifest import MANIFEST, Manifest
 from hpctrain.errors import UserError, nearest
 
 BUILTIN = "builtin:"
@@ -19,9 +20,10 @@ _LOOKED_AT = 1000  # files of a folder, at most, that are opened to see what the
 def expand(files: str | list[str], base: str | os.PathLike[str]) -> list[str]:
     """Return the absolute paths that `data.files` names: a path, a glob pattern, "builtin:NAME", or a list of these.
 
-    Relative paths start at `base` (the job file's folder).  The files of a pattern come in the order of their names,
-    the entries of a list in the order of the list: that is the order of the rows.  Raises `UserError` where a file is
-    missing, a pattern matches nothing, or something is not a readable HDF5 file.
+    A folder with a manifest of shards in it stands for its shards, in the order of their rows.  Relative paths start at
+    `base` (the job file's folder).  The files of a pattern come in the order of their names, the entries of a list in
+    the order of the list: that is the order of the rows.  Raises `UserError` where a file is missing, a pattern matches
+    nothing, or something is not a readable HDF5 file.
     """
     paths = [path for entry in ([files] if isinstance(files, str) else files) for path in _expand_one(entry, base)]
     if not paths:
@@ -53,12 +55,20 @@ def _expand_one(entry: str, base: Path) -> list[str]:
             raise UserError(f"unknown built-in data set {name!r}", allowed=[BUILTIN + name for name in known])
         return [str(_BUILTIN_FOLDER / f"{name}.h5")]
     path = os.path.abspath(os.path.join(base, os.path.expanduser(entry)))
+    if os.path.isfile(os.path.join(path, MANIFEST)):
+        return _shards(Manifest.load(path))
     if os.path.exists(path) or not glob.has_magic(entry):
         return [path]
     found = sorted(match for match in glob.glob(path, recursive=True) if not os.path.isdir(match))
     if not found:
         raise _no_match(entry, path)
     return found
+
+
+def _shards(manifest: Manifest) -> list[str]:
+    for index in range(len(manifest.shards)):
+        manifest.check_size(index)
+    return manifest.files
 
 
 def _no_match(entry: str, path: str) -> UserError:
