@@ -64,6 +64,28 @@ _JOB_EXAMPLES = """[bold]Examples[/bold]
 
   python -m hpctrain job job.toml --memory -n 8            will it fit?"""
 
+_SHARD_EXAMPLES = """[bold]Examples[/bold]
+
+  python -m hpctrain shard train.h5 --shards 16 --out shards
+
+  mpirun -n 8 python -m hpctrain shard 'raw/*.h5' --shards 64 --out shards
+
+  python -m hpctrain shard train.h5 --shards 4 --out shards --along images
+
+Then [bold]files = "shards"[/bold] in a job, or first copy them to each node:
+
+  mpirun -n 8 python -m hpctrain stage shards --to /local/shards"""
+
+_STAGE_EXAMPLES = """[bold]Examples[/bold]
+
+  srun python -m hpctrain stage shards --to /local/shards     its part to each node
+
+  srun python -m hpctrain stage shards --to /local/shards --all
+
+  python -m hpctrain stage shards --to /dev/shm/shards        this node alone
+
+Interrupted? The same command goes on, and checks what is there."""
+
 app = typer.Typer(
     help="Train neural networks on CPU clusters. Without a command: train the built-in job.",
     epilog=_EXAMPLES,
@@ -195,3 +217,35 @@ def job(
     if builtin and file is not None:
         raise typer.BadParameter("--builtin and JOB are two jobs: give one of them")
     context.obj.append(partial(tool.memory_command, file, overrides or [], ranks))
+
+
+@app.command(epilog=_SHARD_EXAMPLES)
+def shard(
+    context: typer.Context,
+    files: Annotated[list[str], typer.Argument(metavar="FILES", help="HDF5 files (paths or quoted globs).")],
+    shards: Annotated[int, typer.Option(min=1, metavar="N", help="How many shard files; a multiple of the nodes.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the shards and their manifest.json.")],
+    along: Annotated[
+        str | None,
+        typer.Option(metavar="DATASET", help="Its rows count; default: those that the most bytes have in common."),
+    ] = None,
+) -> None:
+    """Cut a data set into even shard files with checksums; the ranks write in parallel."""
+    from hpctrain.tools import shard as tool
+
+    context.obj.append(partial(tool.command, files, shards, out, along))
+
+
+@app.command(epilog=_STAGE_EXAMPLES)
+def stage(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder of shards, as `shard` makes it.")],
+    to: Annotated[Path, typer.Option(metavar="LOCAL", help="Folder on storage of the node's own.")],
+    everything: Annotated[
+        bool, typer.Option("--all", help="Copy all shards to each node, not only the node's part of them.")
+    ] = False,
+) -> None:
+    """Copy shards to storage of each node's own and check them; goes on where it was interrupted."""
+    from hpctrain.tools import stage as tool
+
+    context.obj.append(partial(tool.command, folder, to, everything))

@@ -104,7 +104,16 @@ def test_version(capsys: pytest.CaptureFixture):
     assert capsys.readouterr().out == f"hpctrain {__version__}\n"
 
 
-@pytest.mark.parametrize("verb", [[], ["train"], ["evaluate"], ["job"]], ids=str)
+def test_shard_and_stage_hand_everything_over(monkeypatch: pytest.MonkeyPatch):
+    calls = []
+    for tool in ("shard", "stage"):
+        monkeypatch.setattr(f"hpctrain.tools.{tool}.command", lambda *given: calls.append(given) or 0)
+    assert code("shard", "a.h5", "b.h5", "--shards", "4", "--out", "s", "--along", "x") == 0
+    assert code("stage", "s", "--to", "/l", "--all") == 0
+    assert calls == [(["a.h5", "b.h5"], 4, Path("s"), "x"), (Path("s"), Path("/l"), True)]
+
+
+@pytest.mark.parametrize("verb", [[], ["train"], ["evaluate"], ["job"], ["shard"], ["stage"]], ids=str)
 def test_help_teaches_by_example(verb: list[str], capsys: pytest.CaptureFixture):
     assert code(*verb, "--help") == 0
     shown = capsys.readouterr().out
@@ -119,6 +128,9 @@ def test_help_teaches_by_example(verb: list[str], capsys: pytest.CaptureFixture)
         (["train", "--sett", "a=1"], "--sett"),
         (["train", "--resume"], "--resume needs --run-dir"),
         (["evaluate"], "Missing argument"),
+        (["shard", "a.h5", "--out", "s"], "--shards"),
+        (["shard", "a.h5", "--out", "s", "--shards", "0"], "--shards"),
+        (["stage", "s"], "--to"),
         (["job", "a.toml"], "go with --memory"),
         (["job", "--memory", "-n", "0"], "--ranks"),
         (["job", "a.toml", "--memory", "--builtin"], "two jobs"),
