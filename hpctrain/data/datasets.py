@@ -1,56 +1,124 @@
-"""Finding a dataset in an HDF5 file and judging whether it can be trained on; says what is there when it cannot."""
+"""Finding datasets in an HDF5 file and judging whether they can be trained on; says what is there when they cannot."""
 
 from __future__ import annotations
 
+import fnmatch
+import os
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import h5py
 import numpy as np
 
+from hpctrain.data.fields.expression import Expression, parse
+from hpctrain.data.filters import check_filters
 from hpctrain.data.virtual import check_virtual
 from hpctrain.errors import UserError, nearest
 
 _LISTED = 40  # names in a message
 
 
-def find_dataset(file: h5py.File, path: str, role: str) -> h5py.Dataset:
-    """Return the dataset of numbers at a path; `role` is the job key that named it ("data.input").
+@dataclass(frozen=True)
+class Found:
+    """A dataset that a job names.
 
-    Raises `UserError` for a missing name (lists the datasets that are there), a group, text, records, references, a
-    scalar, an empty dataspace, rows without a number in them, a compression filter that HDF5 does not have here, or a
-    virtual dataset without its sources.
+    path        from the file or group that it was looked for in
+    expression  what is taken of it
+    where       the job's key and text, for errors: "data.input = 'x'"
     """
-    where = f"{role} = {path!r}"
-    try:
-        found = file[path] if path.strip("/") else file
-    except (KeyError, ValueError):
-        raise _missing(file, path, where) from None
-    if not isinstance(found, h5py.Dataset):
-        is_group = isinstance(found, h5py.Group)
-        inside = _listing(found) if is_group else ""
-        there = inside or _listing(file)
-        raise UserError(
-            f"{where} is a {'group' if is_group else 'type'}, not a dataset, in {file.filename}",
-            found="a group without datasets" if is_group and not inside else None,
-            allowed=there or "the file has no datasets",
-            hint="name one of these datasets" if there else None,
-        )
-    _check_type(found, where)
-    _check_shape(found, where)
-    _check_filters(found, where)
-    if found.is_virtual:
-        check_virtual(found, where)
+
+    path: str
+    dataset: h5py.Dataset
+    expression: Expression
+    where: str
+
+
+def find_datasets(root: h5py.Group, text: str, key: str, several: bool = False) -> list[Found]:
+    """Return the datasets that a job's text means, in a file or in a group of it.
+
+    A group means all the datasets directly in it, a pattern (`*`, `?`) all that fit; both in the natural order of their
+    names (p2 before p10).  `key` is the job key that holds the text ("data.input").
+
+    Raises `UserError` for a missing name (lists the datasets that are there), a group without datasets, rows without a
+    number in them, a compression filter that HDF5 does not have here, or a virtual dataset without its sources.
+    `several`: there are other files, and this one may be none of the data.
+    """
+    where = f"{key} = {text!r}"
+    literal = text in root  # a name may have brackets and stars in it
+    expression = Expression(text) if literal else parse(text, key)
+    if expression.is_pattern and not literal:
+        paths = list(_matching(root, expression.path.strip("/").split("/")))
+        if not paths:
+            raise _missing(root, expression.path, f"{where} fits nothing", several)
+    else:
+        paths = _paths(root, expression.path, where, several)
+    found = [Found(path.strip("/"), root[path], expression, where) for path in paths]
+    for each in found:
+        _check_shape(each.dataset, where)
+        check_filters(each.dataset, where)
+        if each.dataset.is_virtual:
+            check_virtual(each.dataset, where)
     return found
 
 
-def _missing(file: h5py.File, path: str, where: str) -> UserError:
-    there = [name for name, _ in _walk(file)]
-    guess = nearest(path.strip("/"), there)
-    return UserError(
-        f"{where}: there is no such dataset in {file.filename}",
-        allowed=_listing(file) or "the file has no datasets",
-        hint=f"did you mean {guess!r}?" if guess else "name one of the datasets that are there",
+def natural(name: str) -> list[str | int]:
+    """Return a key that sorts names as people count: p2 before p10."""
+    return [int(piece) if piece.isdigit() else piece for piece in re.split(r"(\d+)", name)]
+
+
+def matching_groups(root: h5py.Group, pattern: str) -> list[str]:
+    """Return the paths of the groups that fit a pattern ("sample_*", "runs/*"), in natural order."""
+    return list(_matching(root, pattern.strip("/").split("/"), h5py.h5o.TYPE_GROUP))
+
+
+def _matching(root: h5py.Group, parts: list[str], kind: int = h5py.h5o.TYPE_DATASET, base: str = "") -> Iterator[str]:
+    group = root[base] if base else root
+    last = len(parts) == 1
+    for name in sorted(
+        fnmatch.filter(group, parts[0]) if "*" in parts[0] or "?" in parts[0] else parts[:1], key=natural
+    ):
+        path = f"{base}/{name}".lstrip("/")
+        wanted = kind if last else h5py.h5o.TYPE_GROUP
+        if name in group and h5py.h5o.get_info(group.id, name.encode()).type == wanted:
+            yield from [path] if last else _matching(root, parts[1:], kind, path)
+
+
+def _paths(root: h5py.Group, path: str, where: str, several: bool) -> list[str]:
+    """Return the path of a dataset, or those of the datasets in a group."""
+    try:
+        found = root[path] if path.strip("/") else root
+    except (KeyError, ValueError):
+        raise _missing(root, path, f"{where}: there is no such dataset", several) from None
+    if isinstance(found, h5py.Dataset):
+        return [path]
+    is_group = isinstance(found, h5py.Group)
+    inside = list(_matching(found, ["*"])) if is_group else []
+    if inside:
+        base = path.strip("/")
+        return [f"{base}/{name}".lstrip("/") for name in inside]
+    below = _listing(found) if is_group else ""
+    there = below or _listing(root)
+    raise UserError(
+        f"{where} is a {'group' if is_group else 'type'}, not a dataset, in {_place(root)}",
+        found=f"a group without datasets{' directly in it' if below else ''}" if is_group else None,
+        allowed=there or "the file has no datasets",
+        hint="name one of these datasets" if there else None,
     )
+
+
+def _missing(root: h5py.Group, path: str, what: str, several: bool) -> UserError:
+    there = [name for name, _ in _walk(root)]
+    guess = nearest(path.strip("/"), there)
+    hint = f"did you mean {guess!r}?" if guess else "name one of the datasets that are there"
+    if several:
+        name = os.path.basename(root.file.filename)
+        hint += f'; if this file holds no examples, leave it out with data.exclude = "{name}"'
+    return UserError(f"{what} in {_place(root)}", allowed=_listing(root) or "the file has no datasets", hint=hint)
+
+
+def _place(root: h5py.Group) -> str:
+    return root.file.filename if root.name == "/" else f"group {root.name!r} of {root.file.filename}"
 
 
 def _walk(group: h5py.Group) -> Iterator[tuple[str, h5py.Dataset]]:
@@ -68,8 +136,8 @@ def _listing(group: h5py.Group) -> str:
 
 
 def type_name(dtype: np.dtype) -> str:
-    """Return a word for an HDF5 element type: "float32", "text", "record (a, b)", ..."""
-    if h5py.check_string_dtype(dtype) or dtype.kind in "SU":
+    """Return a word for an HDF5 element type: "float32", "text", "records (a, b)", ..."""
+    if is_text(dtype):
         return "text"
     if h5py.check_ref_dtype(dtype):
         return "references"
@@ -80,39 +148,31 @@ def type_name(dtype: np.dtype) -> str:
     return str(dtype.base.newbyteorder("=")) if dtype.kind in "biufc" else f"opaque data ({dtype})"
 
 
-def _check_type(dataset: h5py.Dataset, where: str) -> None:
-    if dataset.dtype.kind not in "biuf":
-        raise UserError(
-            f"{where} does not hold numbers in {dataset.file.filename}",
-            found=f"{dataset.shape} {type_name(dataset.dtype)}",
-            allowed="integers, floating point numbers, or booleans",
-            hint="turn it into numbers first: text categories, for example, into codes 0, 1, 2, ...",
-        )
+def is_text(dtype: np.dtype) -> bool:
+    """Return whether elements are strings, of fixed or of any length."""
+    return h5py.check_string_dtype(dtype) is not None or dtype.kind in "SU"
+
+
+def check_type(dataset: h5py.Dataset, dtype: np.dtype, where: str) -> None:
+    """Raise a `UserError` unless elements are numbers or text; `dtype` is that of what is taken of the dataset."""
+    if dtype.kind in "biuf" or is_text(dtype):
+        return
+    hint = "turn it into numbers first: lists of varying length, for example, into rows filled up with zeros and a mask"
+    if dtype.names:
+        some = ", ".join(dtype.names[:3])
+        hint = f'name the fields that are wanted: "{dataset.name.strip("/")}[{some}]"'
+    raise UserError(
+        f"{where} does not hold numbers in {dataset.file.filename}",
+        found=f"{dataset.shape} {type_name(dtype)}",
+        allowed="integers, floating point numbers, booleans, or text as categories",
+        hint=hint,
+    )
 
 
 def _check_shape(dataset: h5py.Dataset, where: str) -> None:
-    found = None
-    if dataset.shape is None:
-        found = "an empty dataspace"
-    elif dataset.shape == ():
-        found = "a single number"
-    elif 0 in dataset.shape[1:]:
-        found = f"shape {dataset.shape}: rows without a number in them"
-    if found:
+    if dataset.shape and 0 in dataset.shape[1:]:
         raise UserError(
             f"{where} has no rows of numbers in {dataset.file.filename}",
-            found=found,
+            found=f"shape {dataset.shape}: rows without a number in them",
             allowed="shape (rows, ...): the first dimension counts the examples",
         )
-
-
-def _check_filters(dataset: h5py.Dataset, where: str) -> None:
-    properties = dataset.id.get_create_plist()
-    for code, _, _, name in (properties.get_filter(i) for i in range(properties.get_nfilters())):
-        if not h5py.h5z.filter_avail(code):
-            raise UserError(
-                f"{where} is compressed by a filter that is not installed here, in {dataset.file.filename}",
-                found=f"HDF5 filter {code} ({name.decode(errors='replace') or 'no name'})",
-                hint="install its HDF5 plugin (pip install hdf5plugin has many, and set HDF5_PLUGIN_PATH), "
-                "or write the file with gzip",
-            )

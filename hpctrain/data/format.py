@@ -10,6 +10,12 @@ import numpy as np
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Inputs, targets and stored weights of some rows."""
 
+MISSING_LABEL = np.iinfo(np.int64).min
+"""What stands for a class label that its file says is missing."""
+
+NO_ONE_HOT = MISSING_LABEL + 1
+"""What stands for the class label of a row that is not one-hot, where it should be."""
+
 
 def channels_last(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape in memory of an example that is stored channels first: (C, H, W) becomes (H, W, C)."""

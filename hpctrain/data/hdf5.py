@@ -1,20 +1,26 @@
-"""`Hdf5Source`: rows of inputs and targets in HDF5 files, read in bounded blocks and checked.
+"""`Hdf5Source`: examples of inputs and targets in HDF5 files, read in bounded blocks and checked.
 
-Metadata (rows, shapes, types) are read and checked when the source is made.  Who reads which rows is not decided here.
+Metadata (rows, shapes, types) are read and checked when the source is made.  Who reads which rows is not decided here;
+what an example and what a field of it is, is said in `fields`.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
-import h5py
 import numpy as np
 
-from hpctrain.data.datasets import find_dataset, type_name
-from hpctrain.data.files import open_file
-from hpctrain.data.format import Arrays, RowFormat, channels_last
+from hpctrain.data.fields.categories import Categories
+from hpctrain.data.fields.examples import Windows, examples_of
+from hpctrain.data.fields.field import Field
+from hpctrain.data.fields.layout import Layout, Wishes
+from hpctrain.data.fields.member import Member, Want
+from hpctrain.data.fields.missing import Dropped, drop, replace_missing
+from hpctrain.data.fields.opened import Opened
+from hpctrain.data.format import MISSING_LABEL, NO_ONE_HOT, Arrays, RowFormat
 from hpctrain.data.values import (
     bad_label,
     bad_value,
@@ -25,51 +31,42 @@ from hpctrain.data.values import (
     token_error,
     weight_error,
 )
-from hpctrain.errors import UserError
-
-_CACHE_BYTES = (1 << 20, 96 << 20)  # least and most for one dataset's cache of decoded chunks
-
-
-@dataclass(frozen=True)
-class _File:
-    path: str
-    first: int  # its first row among all rows
-    rows: int
-    chunk_rows: int  # 1 where the inputs are contiguous
-    row_bytes: int  # in the file's own types, uncompressed
-    converted_bytes: int  # of a row of the dataset with most of them that is read into memory of its own and converted
-    is_chunked: bool
-
-    @property
-    def stop(self) -> int:
-        return self.first + self.rows
 
 
 class Hdf5Source:
-    """The rows of several HDF5 files, one after another in the order given.
+    """The examples of several HDF5 files, one after another in the order given.
 
     files         paths (see `files.expand`)
-    input         path of the inputs' dataset: (rows, ...) numbers, read as float32; (rows,) counts as (rows, 1)
-    target        path of the targets' dataset: integers or booleans are class labels, (rows,) or (rows, 1), or one for
+    input         the inputs: numbers, read as float32, or text, read as the numbers of its categories; (rows,) counts
+                  as (rows, 1).  A text or several, see `fields.expression`: "x", "jets[:, 0:53]", "events[px, py]",
+                  "records_*", a group
+    target        the targets, likewise: integers, booleans or text are class labels, (rows,) or (rows, 1), or one for
                   each position, (rows, ...); floating point numbers are real targets, (rows,) or (rows, ...)
     target_kind   "class" or "real" where the loss wants it so; "real" also takes integers
-    weight        path of the weights' dataset: (rows,), or one for each position; finite numbers, 0 or more
-    mask          path of the mask's dataset, of 0 and 1: (rows,) or one for each position.  Positions are those of the
-                  labels; for real targets, their first axes or all of them
+    weight        the weights: (rows,), or one for each position; finite numbers, 0 or more
+    mask          of 0 and 1: (rows,) or one for each position.  Positions are those of the labels; for real targets,
+                  their first axes or all of them
     ignore_label  the label of positions (or rows) that do not count
     channels_first  the inputs are stored (rows, channels, ...) and turned to (rows, ..., channels) as they are read; so
                   are real targets with channels at each place of the inputs, and weights of the targets' shape
     tokens        the inputs have to be whole numbers below this; None: any finite numbers
+    examples      "rows": a row of the datasets is an example; "files": a file; "groups": a group that fits `group`
+    combine       "columns" or "stack": how several datasets become one array
+    one_hot       the last axis of the targets has a column for each class: read as class labels
+    windows       the rows are series, and an example is a window of them
+    missing       "error", "drop" (an example with NaN in it does not count), or a number that is put in its place
+    categories    of text, as another source found them; None: this one's are found
 
     Weight, mask and `ignore_label` are multiplied.  Raises `UserError` for all that a user can have got wrong in the
-    files; for values there is `check_values`.  One file at a time is kept open; `close` it when done.
+    files; for values there is `check_values`.  One file at a time is kept open; `close` it when done, or `finish` after
+    a pass, which also looks whether the files are what they were.
     """
 
     def __init__(
         self,
         files: list[str],
-        input: str,
-        target: str,
+        input: str | Sequence[str],
+        target: str | Sequence[str],
         target_kind: str | None = None,
         *,
         weight: str | None = None,
@@ -77,135 +74,59 @@ class Hdf5Source:
         ignore_label: int | None = None,
         channels_first: bool = False,
         tokens: int | None = None,
+        examples: str = "rows",
+        group: str = "*",
+        combine: str = "columns",
+        one_hot: bool = False,
+        windows: Windows | None = None,
+        missing: str | float = "error",
+        categories: Categories | None = None,
     ) -> None:
-        self.input, self.target = input, target
-        self._tokens = tokens
-        self._weights = {key: name for key, name in (("weight", weight), ("mask", mask)) if name is not None}
-        self._ignore_label = ignore_label
-        self._channels_first = channels_first
-        self._turned: set[str] = set()  # names of the datasets that are stored channels first
-        self._open: tuple[str, h5py.File] | None = None
-        self._files: list[_File] = []
-        for path in files:
-            with open_file(path) as file:
-                self._add(file, path, target_kind)
-        if len(self) == 0:
-            raise UserError(
-                "the data has no rows", found=f"data.input = {input!r} has 0 rows in {', '.join(map(repr, files))}"
-            )
-
-    def _add(self, file: h5py.File, path: str, target_kind: str | None) -> None:
-        inputs = find_dataset(file, self.input, "data.input")
-        targets = find_dataset(file, self.target, "data.target")
-        weights = {key: find_dataset(file, name, f"data.{key}") for key, name in self._weights.items()}
-        if len(inputs) != len(targets):
-            less = "targets" if len(targets) < len(inputs) else "inputs"
-            raise UserError(
-                f"there are fewer {less} than {'inputs' if less == 'targets' else 'targets'} in {path}",
-                found=f"{self.input!r} has {len(inputs)} rows, {self.target!r} has {len(targets)}",
-                allowed="as many targets as inputs",
-            )
-        if self._channels_first:
-            self._find_turned(inputs, targets, weights, path, target_kind)
-        kind, target_shape = self._target_form(targets, path, target_kind)
-        weight_shape = self._weight_form(kind, target_shape, weights, len(inputs), path)
-        form = RowFormat(self._shape(self.input, inputs) or (1,), kind, target_shape, weight_shape)
-        if not self._files:
-            self.format = form
-            self._fingerprint = {
-                "input_shape": list(inputs.shape[1:]),
-                "input_dtype": type_name(inputs.dtype),
-                "target_shape": list(targets.shape[1:]),
-                "target_dtype": type_name(targets.dtype),
-                **({"channels_first": True} if self._channels_first else {}),
-            }
-        elif form != self.format:
-            raise UserError(
-                "the data files do not fit together",
-                found=f"{self.format} in {self._files[0].path}, but {form} in {path}",
-                allowed="the same shape and kind in all files",
-            )
-        datasets = (inputs, targets, *weights.values())
-        row_bytes = sum(dataset.dtype.itemsize * math.prod(dataset.shape[1:]) for dataset in datasets)
-        chunk_rows = max(inputs.chunks[0] if inputs.chunks else 1, 1)
-        wanted = (np.float32, np.int64 if kind == "class" else np.float32, *[np.float32] * len(weights))
-        names = (self.input, self.target, *self._weights.values())
-        converted = max(
-            dataset.dtype.itemsize * math.prod(dataset.shape[1:])
-            if dataset.dtype != dtype or name in self._turned
-            else 0
-            for name, dataset, dtype in zip(names, datasets, wanted, strict=True)
+        known = None if categories is None else {role: categories.get(role, {}) for role in ("input", "target")}
+        named = {key: name for key, name in (("weight", weight), ("mask", mask)) if name is not None}
+        self._layout = Layout(
+            Field("data.input", input, combine, categories=known and known["input"]),
+            Field("data.target", target, combine, one_hot, known and known["target"]),
+            {key: Field(f"data.{key}", name) for key, name in named.items()},
+            examples_of(examples, files, group, windows),
+            Wishes(target_kind, ignore_label, channels_first, windows, missing == "drop"),
         )
-        is_chunked = any(dataset.chunks for dataset in datasets)
-        self._files.append(_File(path, len(self), len(inputs), chunk_rows, row_bytes, converted, is_chunked))
-
-    def _find_turned(
-        self,
-        inputs: h5py.Dataset,
-        targets: h5py.Dataset,
-        weights: dict[str, h5py.Dataset],
-        path: str,
-        target_kind: str | None,
-    ) -> None:
-        """Note which datasets of a file have channels in front; inputs without any are a `UserError`."""
-        shape, target_shape = inputs.shape[1:], targets.shape[1:]
-        if len(shape) < 2:
-            raise UserError(
-                "data.channels_first is true, but the inputs have no axis of channels and others behind it",
-                found=f"{self.input!r} has shape {inputs.shape} in {path}",
-                allowed="(rows, channels, length), (rows, channels, height, width), ...",
-                hint="leave data.channels_first out: an example of one axis has no order of axes",
-            )
-        self._turned.add(self.input)
-        if _kind_of(targets, target_kind) == "real" and len(target_shape) > 1 and target_shape[1:] == shape[1:]:
-            self._turned.add(self.target)
-            self._turned |= {self._weights[key] for key, data in weights.items() if data.shape[1:] == target_shape}
-
-    def _shape(self, name: str, dataset: h5py.Dataset) -> tuple[int, ...]:
-        """Return the shape of one example in memory."""
-        shape = dataset.shape[1:]
-        return channels_last(shape) if name in self._turned else shape
-
-    def _target_form(self, targets: h5py.Dataset, path: str, wanted: str | None) -> tuple[str, tuple[int, ...]]:
-        kind = _kind_of(targets, wanted)
-        shape = self._shape(self.target, targets)
-        if kind == "class" and targets.dtype.kind == "f":
-            raise UserError(
-                "class labels must be integers",
-                found=f"{self.target!r} has shape {targets.shape} and type {type_name(targets.dtype)} in {path}",
-                hint="store the labels as integers, or choose a loss for real targets (mse, mae, huber)",
-            )
-        if kind == "real":
-            return kind, shape or (1,)
-        return kind, () if shape == (1,) else shape
-
-    def _weight_form(
-        self, kind: str, target_shape: tuple[int, ...], weights: dict[str, h5py.Dataset], rows: int, path: str
-    ) -> tuple[int, ...] | None:
-        """Return `RowFormat.weight_shape` for the datasets of weights that there are."""
-        if self._ignore_label is not None and kind == "real":
-            raise UserError(
-                "data.ignore_label is for class labels, but the targets are real numbers",
-                found=f"data.ignore_label = {self._ignore_label}",
-                hint="mark what does not count with data.mask or data.weight",
-            )
-        whole = target_shape if kind == "class" else None
-        found: tuple[int, ...] | None = None if self._ignore_label is None else target_shape
-        for key, dataset in weights.items():
-            shape = () if dataset.shape[1:] == (1,) else self._shape(self._weights[key], dataset)
-            fits = shape == () or (shape == whole if whole is not None else shape == target_shape[: len(shape)])
-            if len(dataset) != rows or not fits or (found and shape and shape != found):
-                allowed = f"({rows},)" + (f" or {(rows, *target_shape)}" if target_shape not in ((), (1,)) else "")
-                raise UserError(
-                    f"data.{key} does not fit the targets in {path}",
-                    found=f"{dataset.name!r} has shape {dataset.shape}, {self.target!r} {(rows, *target_shape)}",
-                    allowed=f"{allowed}: one number a row, or one a position",
-                )
-            found = shape or found or ()
-        return found
+        self._examples = self._layout.examples
+        self._input, self._target, self._weights = self._layout.input, self._layout.target, self._layout.weights
+        self.format = self._layout.format
+        self._tokens, self._ignore_label, self._missing = tokens, ignore_label, missing
+        self._is_turned, self._has_windows = channels_first, windows is not None
+        self._dropped = Dropped(len(self))
+        self._open: Opened | None = None
 
     def __len__(self) -> int:
-        return self._files[-1].stop if self._files else 0
+        return len(self._examples)
+
+    @property
+    def input(self) -> str:
+        """What the job calls the inputs."""
+        return self._input.name
+
+    @property
+    def target(self) -> str:
+        """What the job calls the targets."""
+        return self._target.name
+
+    @property
+    def columns(self) -> dict[str, tuple[int, int]]:
+        """Names of the parts of the inputs' last axis, each with its lo and hi there, in order."""
+        return dict(self._input.columns)
+
+    @property
+    def categories(self) -> Categories:
+        """The categories of inputs and targets that are text; empty where there are none."""
+        found = {"input": self._input.categories, "target": self._target.categories}
+        return {role: names for role, names in found.items() if names}
+
+    @property
+    def dropped(self) -> int:
+        """How many examples that were read do not count, for something in them is missing (data.missing = "drop")."""
+        return self._dropped.count
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -225,38 +146,59 @@ class Hdf5Source:
     @property
     def files(self) -> list[str]:
         """The paths, in the order of the rows."""
-        return [file.path for file in self._files]
+        return self._examples.paths
 
     def fingerprint(self) -> dict[str, object]:
         """Return what must be the same when a run is resumed: rows, and shapes and types as in the files."""
-        return {"rows": len(self), **self._fingerprint, **self._weights}
+        categories = json.dumps(self.categories, sort_keys=True).encode()
+        return {
+            "rows": len(self),
+            "input_shape": list(self._input.stored_shape),
+            "input_dtype": self._layout.types["data.input"],
+            "target_shape": list(self._target.stored_shape),
+            "target_dtype": self._layout.types["data.target"],
+            **({"channels_first": True} if self._is_turned else {}),
+            **({"categories": hashlib.sha256(categories).hexdigest()[:16]} if self.categories else {}),
+            **{key: field.name for key, field in self._weights.items()},
+        }
+
+    def shared_labels(self) -> str | None:
+        """Return the name of a dataset of which some numbers are both class labels and inputs; None where none is."""
+        return self._target.shares_with(self._input) if not self._has_windows else None
 
     def locate(self, row: int) -> tuple[str, int]:
-        """Return a row's file and its number in that file."""
-        for file in self._files:
-            if file.first <= row < file.stop:
-                return file.path, row - file.first
-        raise IndexError(f"row {row} of {len(self)}")
+        """Return an example's file and its number in that file."""
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
+        file = self._examples.file_of(row)
+        return self.files[file], row - self._examples.starts[file]
+
+    def place(self, row: int, name: str | None = None) -> str:
+        """Return in words where an example stands; `name` is that of a dataset, default: what the job calls the target."""
+        file = self._examples.file_of(row)
+        place = self._examples.place(name or self.target, file, row - self._examples.starts[file])
+        return place + (f" (row {row} over all files)" if self._examples.has_rows and len(self.files) > 1 else "")
 
     def blocks(self, lo: int, hi: int, max_bytes: int) -> Iterator[tuple[int, int]]:
-        """Cut the rows lo..hi into pieces of at most `max_bytes` (but at least one row), each within one file.
+        """Cut the rows lo..hi into pieces of at most `max_bytes` (but at least one row).
 
-        Pieces end where chunks end, so that a compressed chunk is decoded once.
+        Pieces end where chunks end, so that a compressed chunk is decoded once, and where a file ends that has several.
         """
-        for file in self._files:
-            at, stop = max(lo, file.first), min(hi, file.stop)
-            most = max(1, max_bytes // max(file.row_bytes, self.format.row_bytes))
-            while at < stop:
-                end = min(at + most, stop)
-                if end < stop and file.chunk_rows <= most:
-                    end -= (end - file.first) % file.chunk_rows
-                yield at, end
-                at = end
+        starts, at = self._examples.starts, lo
+        while at < hi:
+            file = self._examples.file_of(at)
+            cost, first = self._layout.cost_of(file), starts[file]
+            stop = hi if self._examples.lazy else min(hi, starts[file + 1])
+            most = max(1, max_bytes // max(cost.row_bytes, self.format.row_bytes))
+            end = min(at + most, stop)
+            if end < stop and cost.chunk_rows <= most:
+                end -= (end - first) % cost.chunk_rows
+            yield at, end
+            at = end
 
     def reading_bytes(self, rows: int) -> int:
         """Return the memory that reading blocks of `rows` rows takes beside the arrays that are filled."""
-        caches = [_cache_bytes(file) for file in self._files if file.is_chunked]
-        return max(caches, default=0) + rows * max(file.converted_bytes for file in self._files)
+        return self._layout.reading_bytes(rows)
 
     def read(self, lo: int, hi: int) -> Arrays:
         """Return inputs, targets and weights of the rows lo..hi, as `RowFormat.empty` describes them."""
@@ -269,35 +211,52 @@ class Hdf5Source:
     ) -> None:
         """Fill C-contiguous arrays as `read` makes them with the rows from `lo` on; inputs and weight may be None.
 
-        Raises `UserError` for a weight or a mask with a value that it cannot have.
+        What is missing is dealt with as `missing` says; without `weight` what would be dropped stays NaN.  Raises
+        `UserError` for a weight or a mask with a value that it cannot have, and for a text that is no category.
         """
-        if inputs is not None:
-            self._fill(self.input, lo, inputs)
-        self._fill(self.target, lo, targets)
-        if weight is None or self.format.weight_words == 0:
+        rows = len(targets)
+        wanted = [(self._target, targets)] + ([(self._input, inputs)] if inputs is not None else [])
+        factors = {}
+        if weight is not None and self.format.weight_words:
+            for key, field in self._weights.items():
+                factors[key] = np.empty((rows, math.prod(field.shape)), np.float32)
+                wanted.append((field, factors[key]))
+        for file, a, b in self._examples.spans(lo, lo + rows):
+            at = self._examples.starts[file] + a - lo
+            for field, out in wanted:
+                self._fill(field, file, a, b, out[at : at + b - a])
+        if weight is not None and self.format.weight_words:
+            self._weigh(lo, targets, weight, factors)
+        if isinstance(self._missing, str):
+            if self._missing == "drop" and weight is not None:
+                self._dropped.add(lo + drop(self.format, inputs, targets, weight))
             return
+        for values in (inputs, targets if self.format.target_kind == "real" else None):
+            if values is not None:
+                replace_missing(values, self._missing)
+
+    def _fill(self, field: Field, file: int, a: int, b: int, out: np.ndarray) -> None:
+        """Fill `out` with a field of the examples a..b of a file."""
+        layout, is_input = self._examples, field is self._input
+
+        def check(found: Sequence[Member]) -> None:
+            field.settle(found, lambda shape: layout.shaped(shape, is_input), opened.path)
+
+        def fill(member: Member, part: np.ndarray, want: Want) -> None:
+            layout.fill(member, file, a, b, part, is_input, want)
+
+        opened = self._opened(file)
+        field.fill(opened.members(field, layout.group(file, a), self._layout.members_of, check), out, fill)
+
+    def _weigh(self, lo: int, targets: np.ndarray, weight: np.ndarray, factors: dict[str, np.ndarray]) -> None:
         weight[...] = 1
-        for key, name in self._weights.items():
-            factor = np.empty((len(weight), self._width(name)), np.float32)
-            self._fill(name, lo, factor)
+        for key, factor in factors.items():
             row = bad_weight(factor, key == "mask")
             if row >= 0:
-                raise weight_error(factor[row], key == "mask", self._place(name, lo + row))
+                raise weight_error(factor[row], key == "mask", self.place(lo + row, self._weights[key].name))
             weight *= factor
         if self._ignore_label is not None:
             weight[targets.reshape(weight.shape) == self._ignore_label] = 0
-
-    def _fill(self, name: str, lo: int, out: np.ndarray) -> None:
-        """Fill `out` with a dataset's rows from `lo` on."""
-        for file in self._files:
-            at, stop = max(lo, file.first), min(lo + len(out), file.stop)
-            if at < stop:
-                dataset = self._file(file)[name]
-                rows = out[at - lo : stop - lo]
-                _read(dataset, at - file.first, stop - file.first, rows, file.path, name in self._turned)
-
-    def _width(self, name: str) -> int:
-        return math.prod(self._file(self._files[0])[name].shape[1:])
 
     def check_values(self, inputs: np.ndarray, targets: np.ndarray, weight: np.ndarray, first_row: int) -> None:
         """Raise `UserError` for NaN or infinity, a negative label that counts or no token; names the first such row.
@@ -307,36 +266,42 @@ class Hdf5Source:
         found = first_bad(self.format, inputs, targets, weight)
         if found:
             row, where = found
-            name, values = (self.input, inputs) if where == "input" else (self.target, targets)
-            place = self._place(name, first_row + row)
+            field, values = (self._input, inputs) if where == "input" else (self._target, targets)
             if values is targets and self.target_kind == "class":
                 labels, its_weight = targets[row : row + 1].reshape(1, -1), weight[row : row + 1]
                 label = int(labels[counts(self.format, labels, its_weight)].min())
-                raise bad_label(self.stored_label(first_row + row, label), place)
-            raise bad_value(values[row], place)
+                raise bad_label(self.stored_label(first_row + row, label), self.place(first_row + row))
+            last = field.shape[-1] if field.shape else 1
+            column = int(np.argmin(np.isfinite(values[row].reshape(-1)))) % last
+            raise bad_value(values[row], self.place(first_row + row, field.name_at(column)))
         if self._tokens is not None and (row := first_bad_token(inputs, self._tokens)) >= 0:
-            raise token_error(inputs[row], self._tokens, self._place(self.input, first_row + row))
+            raise token_error(inputs[row], self._tokens, self.place(first_row + row, self.input))
 
     def stored_label(self, row: int, label: int) -> int:
         """Return a label of a row as the file has it: read as int64, one above int64's largest becomes negative."""
-        file = next(file for file in self._files if file.first <= row < file.stop)
-        return label % 2**64 if self._file(file)[self.target].dtype.kind == "u" else label
+        file = self._examples.file_of(row)
+        group = self._examples.group(file, row - self._examples.starts[file])
+        members = self._opened(file).members(self._target, group, self._layout.members_of, lambda found: None)
+        unsigned = not self._target.one_hot and any(member.stored_type.kind == "u" for member in members)
+        return label % 2**64 if unsigned and label not in (MISSING_LABEL, NO_ONE_HOT) else label
 
-    def _place(self, name: str, row: int) -> str:
-        path, row_in_file = self.locate(row)
-        place = f"row {row_in_file} of {name!r} in {path}"
-        return place + (f" (row {row} over all files)" if len(self._files) > 1 else "")
+    def _opened(self, file: int) -> Opened:
+        path = self.files[file]
+        if self._open is None or self._open.path != path:
+            self.finish()
+            self._open = Opened(path, self._layout.cost_of(file).cache_bytes, self._layout.stamps.get(path))
+        return self._open
 
-    def _file(self, file: _File) -> h5py.File:
-        if self._open is None or self._open[0] != file.path:
-            self.close()
-            self._open = (file.path, open_file(file.path, _cache_bytes(file)))
-        return self._open[1]
+    def finish(self) -> None:
+        """Close the file that is open; `UserError` where it has changed since the source was made."""
+        if self._open is not None:
+            opened, self._open = self._open, None
+            opened.finish()
 
     def close(self) -> None:
         """Close the file that is open; reading opens it again."""
         if self._open is not None:
-            self._open[1].close()
+            self._open.close()
             self._open = None
 
     def __enter__(self) -> Hdf5Source:
@@ -344,34 +309,3 @@ class Hdf5Source:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def _kind_of(targets: h5py.Dataset, wanted: str | None) -> str:
-    """Return the kind of targets: as the loss wants them, else by their type."""
-    return wanted or ("real" if targets.dtype.kind == "f" else "class")
-
-
-def _cache_bytes(file: _File) -> int:
-    """Return the size of HDF5's cache of decoded chunks: one row of chunks."""
-    least, most = _CACHE_BYTES
-    return min(max(least, file.chunk_rows * file.row_bytes), most)
-
-
-def _read(dataset: h5py.Dataset, lo: int, hi: int, out: np.ndarray, path: str, turned: bool) -> None:
-    """Fill `out` with rows; where they are `turned`, stored channels first, its last axis is the dataset's first."""
-    shape = dataset.shape[1:]
-    out = out.reshape(hi - lo, *(channels_last(shape) if turned else shape))
-    if turned:
-        out = np.moveaxis(out, -1, 1)
-    try:
-        if dataset.dtype == out.dtype and not turned:
-            dataset.read_direct(out, np.s_[lo:hi])
-        else:
-            with np.errstate(over="ignore", invalid="ignore"):  # what overflows becomes infinite, and is found then
-                out[...] = dataset[lo:hi]
-    except OSError as error:
-        raise UserError(
-            f"HDF5 cannot read {dataset.name!r}, rows {lo} to {hi - 1}, in {path}",
-            found=str(error).splitlines()[0],
-            hint="the file may be damaged; h5dump shows how far it can be read",
-        ) from None

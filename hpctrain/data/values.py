@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpctrain.data.format import RowFormat
+from hpctrain.data.format import MISSING_LABEL, NO_ONE_HOT, RowFormat
 from hpctrain.errors import UserError
 from hpctrain.kernels.rows import first_nonfinite_row
 
@@ -41,7 +41,9 @@ def bad_value(values: np.ndarray, place: str) -> UserError:
         f"{what} in the data: {place}",
         found=f"the first such row; {np.count_nonzero(~np.isfinite(values))} of its {values.size} values",
         allowed="finite numbers",
-        hint="fill or remove missing values before training",
+        hint='data.missing = "drop" leaves such examples out, a number (data.missing = 0.0) is put in the place of NaN'
+        if what == "NaN"
+        else "correct the value, or leave its row out with data.weight or data.mask",
     )
 
 
@@ -68,7 +70,20 @@ def token_error(values: np.ndarray, tokens: int, place: str) -> UserError:
 
 
 def bad_label(label: int, place: str) -> UserError:
-    """Return the error for a class label, as it is in the file, that is negative or above int64's largest."""
+    """Return the error for a class label, as it is in the file, that is negative, above int64's largest, or none."""
+    if label == MISSING_LABEL:
+        return UserError(
+            f"a class label is missing: {place}",
+            found="the dataset's _FillValue or missing_value",
+            allowed="a label for every example",
+            hint='data.missing = "drop" leaves such examples out',
+        )
+    if label == NO_ONE_HOT:
+        return UserError(
+            f"a row of the targets is not one-hot: {place}",
+            allowed='with data.target_encoding = "one_hot" one 1 in each row, and 0 elsewhere',
+            hint="leave data.target_encoding out where the columns are numbers of their own",
+        )
     hint = "number the classes from 0; rows or positions without a label can be marked with data.ignore_label"
     if label > 0:
         hint += f"; {2**64 - 1} is what -1 becomes in an unsigned type"
