@@ -75,9 +75,8 @@ def matching_groups(root: h5py.Group, pattern: str) -> list[str]:
 def _matching(root: h5py.Group, parts: list[str], kind: int = h5py.h5o.TYPE_DATASET, base: str = "") -> Iterator[str]:
     group = root[base] if base else root
     last = len(parts) == 1
-    for name in sorted(
-        fnmatch.filter(group, parts[0]) if "*" in parts[0] or "?" in parts[0] else parts[:1], key=natural
-    ):
+    is_pattern = "*" in parts[0] or "?" in parts[0]
+    for name in sorted(fnmatch.filter(group, parts[0]) if is_pattern else parts[:1], key=natural):
         path = f"{base}/{name}".lstrip("/")
         wanted = kind if last else h5py.h5o.TYPE_GROUP
         if name in group and h5py.h5o.get_info(group.id, name.encode()).type == wanted:

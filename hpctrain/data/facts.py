@@ -18,17 +18,12 @@ _MOST_CLASSES = 1 << 16  # beyond this nobody wants to read which labels are mis
 
 @dataclass(frozen=True)
 class Label:
-    """A class label and the place where it first stands: `row` is counted within the file."""
+    """A class label and the place where it first stands: `row` is counted within the file, `place` says it in words."""
 
     value: int
     row: int
     file: str
-    dataset: str
-
-    @property
-    def place(self) -> str:
-        """Where it stands, in words."""
-        return f"row {self.row} of {self.dataset!r} in {self.file}"
+    place: str
 
     def __str__(self) -> str:
         return f"{self.value} in {self.place}"
@@ -125,7 +120,7 @@ def _labels(sources: list[Hdf5Source]) -> dict[str, object]:
                 high = _label(source, int(labels[first]), lo + int(at[first]) // form.target_width)
             if len(seen) <= _MOST_CLASSES:
                 seen.update(np.unique(labels).tolist())
-        source.close()
+        source.finish()
     if low is None:
         raise UserError(
             "no label counts: every one has the weight 0",
@@ -139,4 +134,4 @@ def _labels(sources: list[Hdf5Source]) -> dict[str, object]:
 
 def _label(source: Hdf5Source, value: int, row: int) -> Label:
     path, row_in_file = source.locate(row)
-    return Label(value, row_in_file, path, source.target)
+    return Label(value, row_in_file, path, source.place(row, long=False))

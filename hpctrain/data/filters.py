@@ -52,7 +52,7 @@ def is_available(code: int) -> bool:
 
 
 def _load_plugins() -> bool:
-    """Register the filters of hdf5plugin, and return whether it is installed; it takes a while, so only where needed."""
+    """Register the filters of hdf5plugin, and return whether it is installed; it takes a while."""
     try:
         importlib.import_module("hdf5plugin")
     except ImportError:

@@ -20,7 +20,7 @@ from hpctrain.data.fields.layout import Layout, Wishes
 from hpctrain.data.fields.member import Member, Want
 from hpctrain.data.fields.missing import Dropped, drop, replace_missing
 from hpctrain.data.fields.opened import Opened
-from hpctrain.data.format import MISSING_LABEL, NO_ONE_HOT, Arrays, RowFormat
+from hpctrain.data.format import Arrays
 from hpctrain.data.values import (
     bad_label,
     bad_value,
@@ -173,11 +173,15 @@ class Hdf5Source:
         file = self._examples.file_of(row)
         return self.files[file], row - self._examples.starts[file]
 
-    def place(self, row: int, name: str | None = None) -> str:
-        """Return in words where an example stands; `name` is that of a dataset, default: what the job calls the target."""
+    def place(self, row: int, name: str | None = None, long: bool = True) -> str:
+        """Return in words where an example stands; `name` is a dataset's, default: what the target is called.
+
+        long  whether its number over all files is told too
+        """
         file = self._examples.file_of(row)
         place = self._examples.place(name or self.target, file, row - self._examples.starts[file])
-        return place + (f" (row {row} over all files)" if self._examples.has_rows and len(self.files) > 1 else "")
+        counted = long and self._examples.has_rows and len(self.files) > 1
+        return place + (f" (row {row} over all files)" if counted else "")
 
     def blocks(self, lo: int, hi: int, max_bytes: int) -> Iterator[tuple[int, int]]:
         """Cut the rows lo..hi into pieces of at most `max_bytes` (but at least one row).
@@ -282,8 +286,9 @@ class Hdf5Source:
         file = self._examples.file_of(row)
         group = self._examples.group(file, row - self._examples.starts[file])
         members = self._opened(file).members(self._target, group, self._layout.members_of, lambda found: None)
-        unsigned = not self._target.one_hot and any(member.stored_type.kind == "u" for member in members)
-        return label % 2**64 if unsigned and label not in (MISSING_LABEL, NO_ONE_HOT) else label
+        if self._target.one_hot or any(member.scaling.fills for member in members):
+            return label  # it may stand for something else than a label
+        return label % 2**64 if any(member.stored_type.kind == "u" for member in members) else label
 
     def _opened(self, file: int) -> Opened:
         path = self.files[file]

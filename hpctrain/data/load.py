@@ -201,7 +201,7 @@ def _read_own(source: Hdf5Source, filler: _Filler, report: Callable[[int], None]
         source.check_values(*arrays, lo)
         filler.put(lo, arrays)
         report(hi - lo)
-    source.close()
+    source.finish()
 
 
 def _scatter(group: Group, source: Hdf5Source, filler: _Filler, report: Callable[[int], None]) -> None:
@@ -229,7 +229,7 @@ def _scatter(group: Group, source: Hdf5Source, filler: _Filler, report: Callable
             report(hi - lo)
     for block in blocks:
         block.wait()
-    source.close()
+    source.finish()
 
 
 def _stop(group: Group, plan: _Plan, first: int) -> None:

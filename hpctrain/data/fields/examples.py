@@ -55,14 +55,22 @@ class Examples(abc.ABC):
 
     def add_rows(self, rows: int, run: np.ndarray | None) -> None:
         """Take the number of rows of that file, where examples are rows; `run` (rows,) tells its runs apart."""
+        raise TypeError("these examples have no rows")
 
     def shaped(self, shape: tuple[int, ...], is_input: bool) -> tuple[int, ...]:
         """Return the shape of an example, given that of a row of a dataset (of all of it where there are no rows)."""
         return shape
 
-    @abc.abstractmethod
     def fill(self, member: Member, file: int, a: int, b: int, out: np.ndarray, is_input: bool, want: Want) -> None:
-        """Fill `out` (b - a, ...) with a member's values of the examples a..b of a file; see `Member.values`."""
+        """Fill `out` (b - a, ...) with a member's values of the examples a..b of a file; see `Member.values`.
+
+        Where examples have no rows, they are one, and the member is of it.
+        """
+        lo, hi = (a, b) if self.has_rows else (0, 1)
+        if out.flags.c_contiguous and member.is_plain(out.dtype):
+            member.read_direct(lo, hi, out)
+        else:
+            _store(member.values(lo, hi, want), out)
 
     def group(self, file: int, a: int) -> str:
         """Return the path of the group that holds an example's datasets, from the file's root: "" for the root."""
@@ -80,11 +88,6 @@ class RowExamples(Examples):
         """Take the number of rows of the next file."""
         self._append(rows)
 
-    def fill(  # noqa: D102 - described above
-        self, member: Member, file: int, a: int, b: int, out: np.ndarray, is_input: bool, want: Want
-    ) -> None:
-        _put(member, a, b, out, want)
-
     def place(self, name: str, file: int, a: int) -> str:
         """Return "row 3 of 'x' in a.h5"."""
         return f"row {a} of {name!r} in {self.paths[file]}"
@@ -99,11 +102,6 @@ class FileExamples(Examples):
     def __init__(self, paths: Sequence[str]) -> None:
         super().__init__(paths)
         self.starts = list(range(len(paths) + 1))
-
-    def fill(  # noqa: D102
-        self, member: Member, file: int, a: int, b: int, out: np.ndarray, is_input: bool, want: Want
-    ) -> None:
-        _put(member, 0, 1, out, want)
 
     def place(self, name: str, file: int, a: int) -> str:
         """Return "'x' in a.h5"."""
@@ -134,11 +132,6 @@ class GroupExamples(Examples):
     def group(self, file: int, a: int) -> str:
         """Return the path of an example's group."""
         return self._names[file][a]
-
-    def fill(  # noqa: D102
-        self, member: Member, file: int, a: int, b: int, out: np.ndarray, is_input: bool, want: Want
-    ) -> None:
-        _put(member, 0, 1, out, want)
 
     def place(self, name: str, file: int, a: int) -> str:
         """Return "'x' of group 'sample_3' in a.h5"."""
@@ -201,14 +194,10 @@ class WindowExamples(Examples):
             yield at, end, int(rows[run]) + (at - int(first[run])) * self._windows.stride
             at = end
 
-    def fill(  # noqa: D102
-        self, member: Member, file: int, a: int, b: int, out: np.ndarray, is_input: bool, want: Want
-    ) -> None:
+    def fill(self, member: Member, file: int, a: int, b: int, out: np.ndarray, is_input: bool, want: Want) -> None:
+        """Fill `out` with windows: the rows that several of them share are read once."""
         windows = self._windows
-        if is_input:
-            wanted = np.arange(windows.length)
-        else:
-            wanted = windows.length - 1 + np.array(windows.ahead)
+        wanted = np.arange(windows.length) if is_input else windows.length - 1 + np.array(windows.ahead)
         for at, end, row in self._pieces(file, a, b):
             begins = np.arange(end - at) * windows.stride
             lo = int(wanted.min())
@@ -233,13 +222,6 @@ def examples_of(kind: str, paths: Sequence[str], group: str, windows: Windows | 
     if kind == "groups":
         return GroupExamples(paths, group)
     raise UserError("unknown data.examples", found=repr(kind), allowed='"rows", "files", "groups"')
-
-
-def _put(member: Member, lo: int, hi: int, out: np.ndarray, want: Want) -> None:
-    if out.flags.c_contiguous and member.is_plain(out.dtype):
-        member.read_direct(lo, hi, out)
-        return
-    _store(member.values(lo, hi, want), out)
 
 
 def _store(values: np.ndarray, out: np.ndarray) -> None:

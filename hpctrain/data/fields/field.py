@@ -97,15 +97,7 @@ class Field:
             )
 
     def turn(self, path: str) -> None:
-        """Note that examples are stored channels first; `UserError` where they have no such axes."""
-        for form in self.forms:
-            if len(form.shape) < 2:
-                raise UserError(
-                    "data.channels_first is true, but the inputs have no axis of channels and others behind it",
-                    found=f"{form.name!r} has examples of shape {form.shape} in {path}",
-                    allowed="(rows, channels, length), (rows, channels, height, width), ...",
-                    hint="leave data.channels_first out: an example of one axis has no order of axes",
-                )
+        """Note that examples, which have two axes or more, are stored channels first."""
         self.turned = True
         self._combined([channels_last(form.shape) for form in self.forms], path)
 
@@ -131,9 +123,7 @@ class Field:
                 f"{self.key} = {self.name!r}: datasets of these shapes cannot be {'stacked' if stack else 'columns'}"
                 f" of one array, in {path}",
                 found=f"examples of {listed}",
-                allowed="equal shapes"
-                if stack
-                else "examples of one axis or none; or of shapes equal but for the last",
+                allowed="equal shapes" if stack else "one axis or none; or shapes equal but for the last axis",
                 hint="leave out what does not fit",
             )
         ends = np.cumsum([0, *widths]).tolist()
@@ -157,11 +147,8 @@ class Field:
         """Return the name of a dataset of which both fields take some number; None where there is none."""
         for one in self.forms:
             for two in other.forms:
-                if (
-                    one.path == two.path
-                    and overlap(one.axes, two.axes)
-                    and (not one.names or set(one.names) & set(two.names))
-                ):
+                same = one.path == two.path and overlap(one.axes, two.axes)
+                if same and (not one.names or set(one.names) & set(two.names)):
                     return one.name
         return None
 

@@ -134,6 +134,7 @@ class Layout:
         self._costs.append(cost)
 
     def members_of(self, found: Sequence[Found]) -> list[Member]:
+        """Return what is taken of datasets that were found; `UserError` for one that cannot be taken."""
         has_rows = self.examples.has_rows
         for each in found:
             if each.dataset.shape is None:
@@ -161,9 +162,10 @@ class Layout:
             field.settle(members[field.key], lambda shape, i=is_input: self.examples.shaped(shape, i), path)
         kind = self._kind(members)
         if not self.format.target_kind:
-            self._find_turned(kind, path)
+            self._find_turned(members, kind, path)
             target_shape = target_form(self.target, members["data.target"], kind, path)
-            weight_shape = weight_form(self.weights, kind, target_shape, self._wishes.ignore_label, path)
+            rows = members["data.target"][0].dataset.shape[0] if self.examples.has_rows else None
+            weight_shape = weight_form(self.weights, kind, target_shape, self._wishes.ignore_label, rows, path)
             if self._wishes.drops and weight_shape is None:
                 weight_shape = ()
             self.format = RowFormat(self.input.shape or (1,), kind, target_shape, weight_shape)
@@ -185,11 +187,19 @@ class Layout:
         stored = {member.form.kind for member in members["data.target"]}
         return "class" if self.target.one_hot or stored == {"class"} else "real"
 
-    def _find_turned(self, kind: str, path: str) -> None:
+    def _find_turned(self, members: dict[str, list[Member]], kind: str, path: str) -> None:
         """Find out which fields have their channels in front."""
         if not self._wishes.channels_first:
             return
         shape, target_shape = self.input.shape, self.target.shape
+        for member in members["data.input"]:
+            if len(member.form.shape) < 2:
+                raise UserError(
+                    "data.channels_first is true, but the inputs have no axis of channels and others behind it",
+                    found=f"{member.form.name!r} has shape {member.dataset.shape} in {path}",
+                    allowed="(rows, channels, length), (rows, channels, height, width), ...",
+                    hint="leave data.channels_first out: an example of one axis has no order of axes",
+                )
         self.input.turn(path)
         if kind == "real" and len(target_shape) > 1 and target_shape[1:] == shape[1:]:
             for field in (self.target, *self.weights.values()):
@@ -212,4 +222,3 @@ class Layout:
             converted_bytes=converted,
             is_chunked=any(member.dataset.chunks for member in everything),
         )
-

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import h5py
 
 from hpctrain.data.datasets import Found
-from hpctrain.data.files import open_file
 from hpctrain.data.fields.field import Field
 from hpctrain.data.fields.member import Member
+from hpctrain.data.files import open_file
 from hpctrain.errors import UserError
 
 Stamp = tuple[int, int]
@@ -61,7 +61,7 @@ class Opened:
         make: Callable[[Sequence[Found]], list[Member]],
         check: Callable[[Sequence[Member]], None],
     ) -> list[Member]:
-        """Return the members of a field in the file or a group of it, as `make` makes them and `check` looks at them."""
+        """Return the members of a field in the file or a group of it, made by `make`, then looked at by `check`."""
         if group != self._group:
             self._members, self._group = {}, group
         if field.key not in self._members:

@@ -30,14 +30,11 @@ def common_rows(found: Mapping[str, Sequence[Found]], path: str) -> int:
     everything = [count for counts in rows.values() for count in counts]
     if len(set(everything)) == 1:
         return everything[0]
-    listed = [
-        f"{each.path!r} {'has' if i == 0 else ''} {count} rows".replace("  ", " ")
-        if each.dataset.shape is not None
-        else f"{each.path!r} is an empty dataspace"
-        for i, (each, count) in enumerate(
-            (each, count) for key in found for each, count in zip(found[key], rows[key], strict=True)
-        )
-    ]
+    listed: list[str] = []
+    for key in found:
+        for each, count in zip(found[key], rows[key], strict=True):
+            size = f"has {count}{'' if listed else ' rows'}" if each.dataset.shape else "is an empty dataspace"
+            listed.append(f"{each.path!r} {size}")
     if len({*inputs, *targets}) == 1:
         key = next(key for key in rows if rows[key] != inputs[:1])
         what, allowed = (
@@ -87,9 +84,18 @@ def target_form(field: Field, members: Sequence[Member], kind: str, path: str) -
 
 
 def weight_form(
-    fields: Mapping[str, Field], kind: str, target_shape: tuple[int, ...], ignore_label: int | None, path: str
+    fields: Mapping[str, Field],
+    kind: str,
+    target_shape: tuple[int, ...],
+    ignore_label: int | None,
+    rows: int | None,
+    path: str,
 ) -> tuple[int, ...] | None:
-    """Return `RowFormat.weight_shape` for the fields of weights that there are ("weight", "mask")."""
+    """Return `RowFormat.weight_shape` for the fields of weights that there are ("weight", "mask").
+
+    rows  of the file, for messages; None where an example is a file or a group
+    """
+    of_rows = () if rows is None else (rows,)
     if ignore_label is not None and kind == "real":
         raise UserError(
             "data.ignore_label is for class labels, but the targets are real numbers",
@@ -103,15 +109,11 @@ def weight_form(
         shape = () if field.shape == (1,) else field.shape
         fits = shape == () or (shape == target_shape if kind == "class" else shape == target_shape[: len(shape)])
         if not fits or (found and shape and shape != found):
-            allowed = "(rows,)" + (f" or {_rows_of(target_shape)}" if target_shape not in ((), (1,)) else "")
+            allowed = f"{of_rows}" + (f" or {(*of_rows, *target_shape)}" if target_shape not in ((), (1,)) else "")
             raise UserError(
                 f"data.{key} does not fit the targets in {path}",
-                found=f"{field.name!r} has shape {_rows_of(shape)}, the targets {_rows_of(target_shape)}",
-                allowed=f"{allowed}: one number a row, or one a position",
+                found=f"{field.name!r} has shape {(*of_rows, *shape)}, the targets {(*of_rows, *target_shape)}",
+                allowed=f"{allowed}: one number an example, or one a position",
             )
         found = shape or found or ()
     return found
-
-
-def _rows_of(shape: tuple[int, ...]) -> str:
-    return f"(rows, {', '.join(map(str, shape))})" if shape else "(rows,)"
