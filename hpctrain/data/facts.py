@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from hpctrain.data.fields.categories import Categories
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.data.sharding import Split
 from hpctrain.data.values import bad_label, counts
 from hpctrain.errors import UserError
 
+_FIRST_ROWS, _FIRST_EXAMPLES = 4096, 16  # looked at; the second where each has a file or a group of its own
 _BLOCK_LABELS = 1 << 18
 _MOST_CLASSES = 1 << 16  # beyond this nobody wants to read which labels are missing
 
@@ -42,6 +44,8 @@ class DataFacts:
     label_min, label_max  the extreme labels and their first places; None for real targets
     missing      labels from 0 to the largest that no row has
     fingerprint  for each source what a resumed run must find again
+    categories   of inputs and targets that are text, see `fields.categories`
+    whole_targets  whether real targets are whole numbers, as far as the first rows show
     """
 
     rows: dict[str, int]
@@ -54,6 +58,8 @@ class DataFacts:
     label_max: Label | None = None
     missing: list[int] = field(default_factory=list)
     fingerprint: dict[str, dict[str, object]] = field(default_factory=dict)
+    categories: Categories = field(default_factory=dict)
+    whole_targets: bool = False
 
     @classmethod
     def collect(
@@ -85,12 +91,30 @@ class DataFacts:
         prints = {part: source.fingerprint() for part, source in sources.items()}
         form = train.format
         weighted = form.weight_shape is not None
-        return cls(rows, form.input_shape, form.target_kind, form.target_shape, weighted, fingerprint=prints, **labels)
+        return cls(
+            rows,
+            form.input_shape,
+            form.target_kind,
+            form.target_shape,
+            weighted,
+            fingerprint=prints,
+            categories=train.categories,
+            whole_targets=train.target_kind == "real" and _are_whole(train),
+            **labels,
+        )
 
     @property
     def target_width(self) -> int:
         """Numbers in one target; 1 for a single class label."""
         return math.prod(self.target_shape)
+
+
+def _are_whole(source: Hdf5Source) -> bool:
+    """Return whether the first targets of a source are numbers such as 0.0, 1.0, 2.0."""
+    rows = min(len(source), _FIRST_ROWS if source.has_rows else _FIRST_EXAMPLES)
+    _, targets, _ = replace(source.format, input_shape=(0,), weight_shape=None).empty(rows)
+    source.read_into(0, None, targets)
+    return source.format.target_width == 1 and bool((targets == np.floor(targets)).all() and targets.min() >= 0)
 
 
 def _labels(sources: list[Hdf5Source]) -> dict[str, object]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import h5py
@@ -12,33 +14,60 @@ from hpctrain.data.manifest import MANIFEST, Manifest
 from hpctrain.errors import UserError, nearest
 
 BUILTIN = "builtin:"
+ENDINGS = (".h5", ".hdf5", ".nc", ".he5")  # of the files that a folder stands for
 _BUILTIN_FOLDER = Path(__file__).parent / "builtin"
 _LISTED = 10  # files in a message
 _LOOKED_AT = 1000  # files of a folder, at most, that are opened to see what they are
 
 
-def expand(files: str | list[str], base: str | os.PathLike[str]) -> list[str]:
+def expand(
+    files: str | list[str], base: str | os.PathLike[str], exclude: Sequence[str] = (), lazy: bool = False
+) -> list[str]:
     """Return the absolute paths that `data.files` names: a path, a glob pattern, "builtin:NAME", or a list of these.
 
-    A folder with a manifest of shards in it stands for its shards, in the order of their rows.  Relative paths start at
-    `base` (the job file's folder).  The files of a pattern come in the order of their names, the entries of a list in
-    the order of the list: that is the order of the rows.  Raises `UserError` where a file is missing, a pattern matches
-    nothing, or something is not a readable HDF5 file.
+    A folder with a manifest of shards in it stands for its shards, in the order of their rows; any other folder for the
+    HDF5 files in it.  Relative paths start at `base` (the job file's folder).  The files of a pattern or a folder come
+    in the order of their names, the entries of a list in the order of the list: that is the order of the rows.
+
+    exclude  patterns of names of files that are left out; with a "/" in it, a pattern is of the end of their paths
+    lazy     look at the first file only; the others are looked at when they are read
+
+    Raises `UserError` where a file is missing, a pattern matches nothing, or something is not a readable HDF5 file.
     """
     paths = [path for entry in ([files] if isinstance(files, str) else files) for path in _expand_one(entry, base)]
     if not paths:
         raise UserError("data.files names no file", allowed="a path, a glob pattern, or a list of these")
+    kept = [path for path in paths if not any(_fits(path, pattern) for pattern in exclude)]
+    if not kept:
+        raise UserError(
+            "data.exclude leaves out all files",
+            found=f"data.exclude = {', '.join(map(repr, exclude))}; files: {_some(paths)}",
+        )
     seen: dict[object, str] = {}
-    for path in paths:
-        check_file(path)
-        if (key := identity(path)) in seen:
+    for number, path in enumerate(kept):
+        if not lazy or number == 0:
+            check_file(path)
+        if (key := path if lazy else identity(path)) in seen:
             first = seen[key]
             raise UserError(
                 "data.files names a file twice, so its rows would count twice",
                 found=path if path == first else f"{path} is the same file as {first}",
             )
         seen[key] = path
-    return paths
+    return kept
+
+
+def _fits(path: str, pattern: str) -> bool:
+    """Return whether a path fits a pattern of names, or with a "/" in it one of the ends of paths."""
+    if "/" in pattern:
+        return fnmatch.fnmatchcase(path, pattern if pattern.startswith("/") else f"*/{pattern}")
+    return fnmatch.fnmatchcase(os.path.basename(path), pattern)
+
+
+def _some(paths: list[str]) -> str:
+    """Return the names of some files, for a message."""
+    names = [os.path.basename(path) for path in paths]
+    return ", ".join([*names[:_LISTED], f"... and {len(names) - _LISTED} more"] if len(names) > _LISTED else names)
 
 
 def identity(path: str) -> object:
@@ -57,12 +86,26 @@ def _expand_one(entry: str, base: Path) -> list[str]:
     path = os.path.abspath(os.path.join(base, os.path.expanduser(entry)))
     if os.path.isfile(os.path.join(path, MANIFEST)):
         return _shards(Manifest.load(path))
+    if os.path.isdir(path):
+        return _in_folder(path)
     if os.path.exists(path) or not glob.has_magic(entry):
         return [path]
     found = sorted(match for match in glob.glob(path, recursive=True) if not os.path.isdir(match))
     if not found:
         raise _no_match(entry, path)
     return found
+
+
+def _in_folder(path: str) -> list[str]:
+    with os.scandir(path) as entries:
+        names = sorted(entry.name for entry in entries if entry.name.endswith(ENDINGS) and entry.name[0] != ".")
+    if not names:
+        raise UserError(
+            f"data.files names a folder without HDF5 files: {path}",
+            allowed=f"files that end in {', '.join(ENDINGS)}",
+            hint=f'files with other endings are named by a pattern, for example "{os.path.join(path, "*.dat")}"',
+        )
+    return [os.path.join(path, name) for name in names]
 
 
 def _shards(manifest: Manifest) -> list[str]:
@@ -101,9 +144,7 @@ def check_file(path: str) -> None:
         guess = stems.get(nearest(Path(name).stem, stems, cutoff=0.7))
         raise UserError(f"data file not found: {path}", hint=f"did you mean {guess!r}?" if guess else hint)
     if os.path.isdir(path):
-        raise UserError(
-            f"data.files names a folder: {path}", hint=f'name its files, for example "{os.path.join(path, "*.h5")}"'
-        )
+        raise UserError(f"a folder is no data file: {path}", allowed="a file, or data.files = the folder of the files")
     if not os.access(path, os.R_OK):
         raise UserError(f"no permission to read {path}", hint="check the file's owner and mode (ls -l)")
     if os.path.getsize(path) == 0:
@@ -129,6 +170,12 @@ def open_file(path: str, cache_bytes: int = 1 << 20) -> h5py.File:
         return h5py.File(path, "r", locking="best-effort", rdcc_nbytes=cache_bytes)
     except OSError as error:
         text = str(error)
+        if "already open for write" in text or "already open for SWMR write" in text:
+            raise UserError(
+                f"the HDF5 file was not closed by what writes it: {path}",
+                found="its header says that it is open for writing: something writes to it now, or died while it did",
+                hint="wait until the writer is done; if it died, see what is there after: h5clear -s " + path,
+            ) from None
         if "truncated" in text:
             raise UserError(
                 f"the HDF5 file is cut off: {path}",

@@ -103,6 +103,11 @@ class Hdf5Source:
         return len(self._examples)
 
     @property
+    def has_rows(self) -> bool:
+        """Whether examples are rows, or windows of rows, and not whole files or groups."""
+        return self._examples.has_rows
+
+    @property
     def input(self) -> str:
         """What the job calls the inputs."""
         return self._input.name

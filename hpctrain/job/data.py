@@ -22,8 +22,33 @@ def _read_paths(value: Any) -> Any:
     return found[0] if isinstance(value, (str, PathLike)) else found
 
 
+def _read_names(value: Any) -> Any:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)) or not names or not all(isinstance(name, str) for name in names):
+        raise ValueError("must be the path of a dataset or a list of them")
+    if not all(names):
+        raise ValueError("must not hold an empty path")
+    return value if isinstance(value, str) else tuple(names)
+
+
+def _read_horizon(value: Any) -> Any:
+    if isinstance(value, str):
+        lo, colon, hi = value.partition(":")
+        try:
+            bounds = int(lo), int(hi if colon else lo)
+        except ValueError:
+            bounds = (1, 0)
+        if bounds[0] > bounds[1]:
+            raise ValueError('must be a number of rows, a list of them, or the first and the last as in "1:24"')
+        return tuple(range(bounds[0], bounds[1] + 1))
+    return tuple(value) if isinstance(value, list) else value
+
+
 Paths = Annotated[str | tuple[str, ...], BeforeValidator(_read_paths)]
 DatasetPath = Annotated[str, Field(min_length=1)]
+DatasetPaths = Annotated[str | tuple[str, ...], BeforeValidator(_read_names)]
+Rows = Annotated[int, Field(ge=0)]
+Horizon = Annotated[Rows | tuple[Rows, ...], BeforeValidator(_read_horizon)]
 
 
 class Split(Part):
@@ -39,6 +64,21 @@ class Split(Part):
         return self
 
 
+class Windows(Part):
+    """`data.windows`: the rows are series, and an example is `length` of them and what comes `horizon` rows after."""
+
+    length: int = Field(gt=0)
+    horizon: Horizon = 1
+    stride: int = Field(1, gt=0)
+    run: DatasetPath | None = None
+
+    @model_validator(mode="after")
+    def _has_a_horizon(self) -> Windows:
+        if self.horizon == ():
+            raise ValueError("horizon must not be an empty list")
+        return self
+
+
 class DataSection(Part):
     """`[data]`: the HDF5 files, the datasets in them, and how rows are split, handed out and shuffled.
 
@@ -46,8 +86,15 @@ class DataSection(Part):
     """
 
     files: Paths
-    input: DatasetPath
-    target: DatasetPath
+    exclude: DatasetPaths | None = None
+    examples: Literal["rows", "files", "groups"] = "rows"
+    group: DatasetPath = "*"
+    input: DatasetPaths
+    target: DatasetPaths
+    combine: Literal["columns", "stack"] = "columns"
+    target_encoding: Literal["one_hot"] | None = None
+    windows: Windows | None = None
+    missing: Literal["error", "drop"] | float = "error"
     weight: DatasetPath | None = None
     mask: DatasetPath | None = None
     ignore_label: int | None = None
@@ -69,6 +116,24 @@ class DataSection(Part):
                     allowed="one of the two",
                     hint=f"keep data.{part}_files to use rows of their own, or the split to take rows of data.files",
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _examples_are_one_thing(self) -> DataSection:
+        instead = {"examples": "rows", "channels_first": False}
+        for key, value in instead.items():
+            if self.windows is not None and getattr(self, key) != value:
+                raise UserError(
+                    f"data.windows and data.{key} do not go together",
+                    found=f"data.{key} = {getattr(self, key)!r}",
+                    allowed=f"with data.windows: data.{key} = {value!r}",
+                )
+        if self.group != "*" and self.examples != "groups":
+            raise UserError(
+                "data.group is for examples that are groups",
+                found=f"data.group = {self.group!r}, data.examples = {self.examples!r}",
+                hint='set data.examples = "groups", or leave data.group out',
+            )
         return self
 
     @property

@@ -93,7 +93,7 @@ def _prepare(checkpoint: Checkpoint, data: Sequence[str] | None, part: str) -> P
     """Check the job against the data to evaluate on; other files become the one and only part."""
     job = Job.from_toml(checkpoint.job_toml, f"the job in {checkpoint.path}")
     if data is None:
-        prepared = resolve(job)
+        prepared = resolve(job, categories=checkpoint.interface.get("categories"))
         if part not in prepared.facts.rows:
             raise UserError(
                 f"the run has no {part} part",
@@ -108,12 +108,13 @@ def _prepare(checkpoint: Checkpoint, data: Sequence[str] | None, part: str) -> P
     )
     job = job.model_copy(update={"data": section})
     _check_same_kind(job, checkpoint.interface)
-    return resolve(job)
+    return resolve(job, categories=checkpoint.interface.get("categories"))
 
 
 def _check_same_kind(job: Job, trained: dict[str, Any]) -> None:
     """Refuse data of another shape or kind than the network was trained on, in these words and not in a layer's."""
-    with open_source(job, expand_files(job.data.files), trained["target_kind"]) as source:
+    files, categories = expand_files(job, job.data.files), trained.get("categories")
+    with open_source(job, files, trained["target_kind"], categories=categories) as source:
         form = source.format
     found = (tuple(form.input_shape), form.target_kind, form.target_width)
     wanted = (tuple(trained["input_shape"]), trained["target_kind"], trained["target_width"])

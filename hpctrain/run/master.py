@@ -13,6 +13,8 @@ import psutil
 
 from hpctrain.comm.group import Group
 from hpctrain.data.facts import DataFacts
+from hpctrain.data.fields.categories import Categories
+from hpctrain.data.fields.examples import Windows
 from hpctrain.data.files import expand, identity
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.errors import UserError, unknown_name
@@ -24,6 +26,7 @@ from hpctrain.nn.metrics import Metric, by_name, default_metrics
 from hpctrain.optim.groups import update_table
 from hpctrain.optim.table import UpdateTable
 from hpctrain.run.network import network
+from hpctrain.run.notes import notes
 
 DEFAULT_MICRO_BATCH = 32  # examples of one set of batch statistics
 
@@ -34,12 +37,14 @@ class Prepared:
 
     files   the paths of each part
     tokens  how many tokens the inputs may name, where the network begins with an embedding
+    notes   what the run says of its data
     """
 
     job: Job
     facts: DataFacts
     files: dict[str, list[str]]
     tokens: int | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def total_steps(self) -> int:
@@ -47,24 +52,27 @@ class Prepared:
         run = self.job.run
         return run.steps or run.epochs * -(-self.facts.rows["train"] // run.update_batch)
 
-    @property
-    def conversion(self) -> str | None:
-        """What is done to the inputs while they are read, in words; None where they are taken as they are stored."""
-        if not self.job.data.channels_first:
-            return None
-        stored = tuple(self.facts.fingerprint["train"]["input_shape"])
-        return f"inputs are stored channels first, {stored}: turned to channels last, {self.facts.input_shape}"
-
     def source(self, part: str) -> Hdf5Source | None:
         """Open the files of a part ("train", "validation", "test"); None where the part has no files of its own."""
         if part not in self.files:
             return None
-        return open_source(self.job, self.files[part], self.facts.target_kind, self.tokens)
+        return open_source(self.job, self.files[part], self.facts.target_kind, self.tokens, self.facts.categories)
 
 
-def open_source(job: Job, files: list[str], target_kind: str | None, tokens: int | None = None) -> Hdf5Source:
-    """Open data files for the datasets that a job names; `tokens`: what their inputs have to be, see `Prepared`."""
+def open_source(
+    job: Job,
+    files: list[str],
+    target_kind: str | None,
+    tokens: int | None = None,
+    categories: Categories | None = None,
+) -> Hdf5Source:
+    """Open data files for the datasets that a job names.
+
+    tokens      what their inputs have to be, see `Prepared`
+    categories  of text, as the training files have them; None: these are the training files
+    """
     data = job.data
+    windows = data.windows
     return Hdf5Source(
         files,
         data.input,
@@ -75,6 +83,13 @@ def open_source(job: Job, files: list[str], target_kind: str | None, tokens: int
         ignore_label=data.ignore_label,
         channels_first=data.channels_first,
         tokens=tokens,
+        examples=data.examples,
+        group=data.group,
+        combine=data.combine,
+        one_hot=data.target_encoding == "one_hot",
+        windows=windows and Windows(windows.length, windows.horizon, windows.stride, windows.run),
+        missing=data.missing,
+        categories=categories,
     )
 
 
@@ -87,28 +102,34 @@ def prepare(group: Group, load_job: Callable[[], Job]) -> Prepared:
     return group.broadcast_object(prepared, patient=True)
 
 
-def resolve(job: Job, workers: int = 1) -> Prepared:
+def resolve(job: Job, workers: int = 1, categories: Categories | None = None) -> Prepared:
     """Check a job against its files and fill in the loss, the metrics and the network where it leaves them open.
 
-    `workers` is how many there are, for a schedule that counts them.
+    workers     how many there are, for a schedule that counts them
+    categories  of text, where the network is trained already; else those of the training files
     """
     data = job.data
-    files = {"train": expand_files(data.files)}
+    files = {"train": expand_files(job, data.files)}
     for part in ("validation", "test"):
         if (own := getattr(data, f"{part}_files")) is not None:
-            files[part] = expand_files(own)
+            files[part] = expand_files(job, own)
     _check_parts_are_apart(files)
     wanted = _target_kind(job.loss)
-    sources = {part: open_source(job, paths, wanted) for part, paths in files.items()}
+    train = open_source(job, files["train"], wanted, categories=categories)
+    others = {part: paths for part, paths in files.items() if part != "train"}
+    sources = {"train": train} | {
+        part: open_source(job, paths, wanted, categories=train.categories) for part, paths in others.items()
+    }
     split = (data.split.validation, data.split.test) if data.split else (0.0, 0.0)
     facts = DataFacts.collect(sources["train"], sources.get("validation"), sources.get("test"), split, job.run.seed)
-    if facts.target_kind == "class" and data.input.strip("/") == data.target.strip("/"):
+    if facts.target_kind == "class" and (shared := train.shared_labels()) is not None:
         # Real inputs may well be their own targets: that is an autoencoder.
         raise UserError(
             "data.input and data.target are the same dataset of labels, so that the network would be told the answer",
-            found=f"data.input = {data.input!r}, data.target = {data.target!r}",
-            allowed="two datasets",
+            found=f"{shared!r} is in both: data.input = {data.input!r}, data.target = {data.target!r}",
+            allowed="two datasets, or other columns of one",
         )
+    said = tuple(notes(job, facts))
     loss = job.loss or default_loss(facts.target_kind)
     metrics = default_metrics(facts.target_kind) if job.metrics.names is None else job.metrics.names
     layers = network(job, facts, loss)
@@ -128,7 +149,7 @@ def resolve(job: Job, workers: int = 1) -> Prepared:
     _check_metrics(job, width, metrics, facts)
     _check_memory(graph)
     update_table_of(job, graph)  # finds groups that fit no tensor
-    return Prepared(job, facts, files, graph.tokens)
+    return Prepared(job, facts, files, graph.tokens, said)
 
 
 def _check_memory(graph: Graph) -> None:
@@ -185,10 +206,14 @@ def update_table_of(job: Job, graph: Graph) -> UpdateTable:
     return update_table(graph.layout(), decays, job.optimizer.groups, job.optimizer.decay_all)
 
 
-def expand_files(files: str | Sequence[str]) -> list[str]:
+def expand_files(job: Job, files: str | Sequence[str]) -> list[str]:
     """Return the paths that an entry of the job's data section names."""
+    exclude = job.data.exclude or ()
+    exclude = (exclude,) if isinstance(exclude, str) else exclude
     # The job's paths are absolute already: it knows the folder of its file.
-    return expand(files if isinstance(files, str) else list(files), os.getcwd())
+    return expand(
+        files if isinstance(files, str) else list(files), os.getcwd(), exclude, lazy=job.data.examples == "files"
+    )
 
 
 def _check_parts_are_apart(files: dict[str, list[str]]) -> None:

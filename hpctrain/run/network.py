@@ -55,6 +55,7 @@ def interface_of(facts: DataFacts) -> dict[str, object]:
         "target_kind": facts.target_kind,
         "classes": facts.classes,
         "target_width": facts.target_width,
+        **({"categories": facts.categories} if facts.categories else {}),
     }
 
 

@@ -10,11 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from hpctrain.comm.group import Group
+from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.data.load import load
 from hpctrain.data.loader import BatchLoader
 from hpctrain.errors import UserError
 from hpctrain.memory import peak_bytes
 from hpctrain.monitor.base import EvaluationReport, Monitor, RunInfo
+from hpctrain.monitor.words import counted
 from hpctrain.nn.metrics import by_name
 from hpctrain.nn.model import Model
 from hpctrain.optim.clipping import Clip
@@ -88,8 +90,8 @@ class Session:
         reads = self.group.rank == 0 or job.data.distribute == "shared"
         with self.group.agreed():
             sources = {part: prepared.source(part) if reads else None for part in ("train", "validation", "test")}
-        if prepared.conversion:
-            self.say(prepared.conversion)
+        for line in prepared.notes:
+            self.say(line)
         split = (job.data.split.validation, job.data.split.test) if job.data.split else (0.0, 0.0)
         try:
             dataset = load(
@@ -102,12 +104,22 @@ class Session:
                 seed=job.run.seed,
                 progress=_LoadProgress(self),
             )
+            self._mention_dropped(sources)
             loss = job.loss
             return replace(dataset, train=dataset.train.weighed(loss.weigh)) if loss.weighs else dataset
         finally:
             for source in sources.values():
                 if source is not None:
                     source.close()
+
+    def _mention_dropped(self, sources: dict[str, Hdf5Source | None]) -> None:
+        """Say how many examples do not count because something in them is missing."""
+        if self.job.data.missing != "drop":
+            return
+        found = sum(self.group.all_gather_objects(sum(source.dropped for source in sources.values() if source)))
+        self.say(
+            f'{counted(found, "example")} with missing values {"does" if found == 1 else "do"} not count (data.missing = "drop")'
+        )
 
     def _build_model(self) -> Model:
         facts, job = self.prepared.facts, self.job

@@ -86,9 +86,18 @@ TEMPLATE = """\
 # --set KEY=VALUE on the command line overrides any key: --set optimizer.lr=0.01
 
 [data]
-files = "train.h5"                # an HDF5 file, a glob ("part-*.h5") or a list; relative to this file
-input = "images"                  # the dataset of the inputs: the first axis counts the examples
-target = "labels"                 # the dataset of the targets: integers are classes, real numbers are regressed
+files = "train.h5"                # an HDF5 file, a glob ("part-*.h5"), a folder or a list; relative to this file
+# exclude = "stats*.h5"           # files that a glob or a folder catches although they hold no examples; default: none
+input = "images"                  # the dataset of the inputs: the first axis counts the examples; or "jets[:, 0:53]"
+                                  # (columns), "events[px, py]" (fields), "records_*", a group, or a list of these
+target = "labels"                 # the dataset of the targets: integers and text are classes, numbers are regressed
+# combine = "columns"             # several datasets: "columns" (one behind the other) or "stack" (on a new last axis)
+# target_encoding = "one_hot"     # the targets have a column of 0 and 1 for each class; default: as they are
+# examples = "rows"               # what an example is: "rows"; "files": each file; "groups": each group
+# group = "*"                     # the groups that are examples: "sample_*", "runs/*"
+# windows = {length = 48, horizon = 1, stride = 1, run = "run_id"}   # the rows are series, an example is a window of
+                                  # them and the row `horizon` after it ("1:24": 1 to 24); default: no series
+# missing = "error"               # where there is NaN: "error"; "drop": the example does not count; a number: put there
 # weight = "weights"              # a dataset of numbers (rows,): how much each example counts; default: all the same
 # mask = "mask"                   # a dataset of 0 and 1 in the labels' shape: which positions count; default: all
 # ignore_label = -1               # this label does not count: positions without a label, padding; default: none

@@ -47,7 +47,6 @@ class TestFiles:
         assert "did you mean 'train.h5'" in refused("not found", expand, "trian.h5", tmp_path)
         assert "there is no folder" in refused("not found", expand, "no/such.h5", tmp_path)
         refused("no file matches", expand, "*.hdf", tmp_path)
-        refused("folder", expand, ".", tmp_path)
         refused("names no file", expand, [], tmp_path)
         refused("twice", expand, ["train.h5", "*.h5"], tmp_path)
         (tmp_path / "empty.h5").touch()

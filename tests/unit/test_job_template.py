@@ -98,6 +98,7 @@ def test_commented_defaults_are_the_defaults(tmp_path: Path):
         "micro_batch",
         "dir",
     }
+    alternatives |= {"exclude", "target_encoding", "windows"}
     alternatives |= {"weight", "mask", "ignore_label", "smoothing", "class_weights", "positive_weight"}
     alternatives |= {"early_stop", "momentum", "nesterov", "rho", "trust", "ema", "groups", "workers", "value"}
     lines = re.findall(r"^# (\w+) = ", TEMPLATE, flags=re.MULTILINE)
