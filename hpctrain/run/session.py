@@ -117,9 +117,7 @@ class Session:
         if self.job.data.missing != "drop":
             return
         found = sum(self.group.all_gather_objects(sum(source.dropped for source in sources.values() if source)))
-        self.say(
-            f'{counted(found, "example")} with missing values {"does" if found == 1 else "do"} not count (data.missing = "drop")'
-        )
+        self.say(f'not counted, for values in them are missing (data.missing = "drop"): {counted(found, "example")}')
 
     def _build_model(self) -> Model:
         facts, job = self.prepared.facts, self.job

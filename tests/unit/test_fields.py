@@ -1,0 +1,352 @@
+"""Fields: several datasets, columns, records and groups become one array; text, scale attributes, missing values."""
+
+import h5py
+import numpy as np
+import pytest
+
+from hpctrain.data.facts import DataFacts
+from hpctrain.data.fields.expression import parse, settle
+from hpctrain.data.hdf5 import Hdf5Source
+from hpctrain.errors import UserError
+
+ROWS = 7
+
+
+@pytest.fixture
+def random():
+    return np.random.default_rng(0)
+
+
+def write(path, attributes=None, **datasets):
+    """Write datasets (`__` in a name is a slash), and attributes by dataset."""
+    with h5py.File(path, "w") as file:
+        for name, value in datasets.items():
+            options = value if isinstance(value, dict) else {"data": value}
+            file.create_dataset(name.replace("__", "/"), **options)
+        for name, values in (attributes or {}).items():
+            file[name].attrs.update(values)
+    return str(path)
+
+
+def refused(match, action, *args, **options):
+    with pytest.raises(UserError, match=match) as caught:
+        action(*args, **options)
+    return caught.value.message
+
+
+class TestExpressions:
+    @pytest.mark.parametrize(
+        "cut", ["[:, 0:3]", "[:, ::2]", "[:, -3:]", "[:,1:-1]", "[:, -1]", "[:, 2]", "[:, :, 1]", "[:, 1:, ::2]", "[:]"]
+    )
+    @pytest.mark.parametrize("columns", [5, 3000])
+    def test_columns_are_cut_as_numpy_does(self, tmp_path, random, cut, columns):
+        x = random.normal(size=(ROWS, columns, 4)).astype("f4")
+        source = Hdf5Source([write(tmp_path / "a.h5", x=x, y=np.zeros(ROWS, int))], f"x{cut}", "y")
+        expected = eval(f"x{cut}")
+        assert source.input_shape == expected.shape[1:]
+        inputs = source.read(2, 6)[0]
+        assert inputs.flags.c_contiguous
+        assert np.array_equal(inputs, expected[2:6])
+
+    def test_inputs_and_labels_of_one_dataset(self, tmp_path, random):
+        jets = random.normal(size=(ROWS, 9)).astype("f4")
+        jets[:, -5:] = np.eye(5)[[0, 4, 2, 2, 1, 3, 0]]
+        path = write(tmp_path / "a.h5", jets=jets)
+        source = Hdf5Source([path], "jets[:, 0:4]", "jets[:, -5:]", one_hot=True)
+        inputs, targets, _ = source.read(0, ROWS)
+        assert np.array_equal(inputs, jets[:, :4])
+        assert targets.tolist() == [0, 4, 2, 2, 1, 3, 0]
+        assert DataFacts.collect(source).classes == 5
+        assert source.shared_labels() is None
+        assert Hdf5Source([path], "jets[:, 0:5]", "jets[:, -5:]", one_hot=True).shared_labels() == "jets[:, -5:]"
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("x[1:, 0:2]", "the first axis counts the examples"),
+            ("x[0]", "the first axis counts the examples"),
+            ("x[:, 0:6]", "columns that are not there"),
+            ("x[:, 5]", "columns that are not there"),
+            ("x[:, -6]", "columns that are not there"),
+            ("x[:, 3:3]", "columns that are not there"),
+            ("x[:, :, 0]", "more axes are cut"),
+            ("x[:, ::-1]", "a step of -1"),
+            ("x[:, a]", "slices and names mixed"),
+            ("x[a]", "holds no records"),
+            ("x[]", "nothing between"),
+            ("x[:,,1]", "nothing between"),
+            ("x[:", "brackets"),
+        ],
+    )
+    def test_what_cannot_be_cut_is_refused(self, tmp_path, text, words):
+        path = write(tmp_path / "a.h5", x=np.zeros((ROWS, 5)), y=np.zeros(ROWS, int))
+        assert f"data.input = '{text}'" in refused(words, Hdf5Source, [path], text, "y")
+
+    def test_a_name_with_brackets_and_stars_means_itself(self, tmp_path, random):
+        x = random.normal(size=(ROWS, 2))
+        path = write(tmp_path / "a.h5", **{"E[GeV]": x, "p*": 2 * x, "p1": x, "y": np.zeros(ROWS, int)})
+        assert np.array_equal(Hdf5Source([path], "E[GeV]", "y").read(0, ROWS)[0], x.astype("f4"))
+        assert np.array_equal(Hdf5Source([path], "p*", "y").read(0, ROWS)[0], 2 * x.astype("f4"))
+
+    def test_settled_axes_are_within_the_shape(self):
+        assert settle(parse("x[1:, -1, ::3]", "k").axes, (4, 5, 7, 2), "x") == (
+            slice(1, 4, 1),
+            4,
+            slice(0, 7, 3),
+            slice(0, 2, 1),
+        )
+
+
+class TestSeveral:
+    def test_a_list_a_pattern_and_a_group_are_columns(self, tmp_path, random):
+        parts = {f"p{i}": random.normal(size=(ROWS, 2) if i % 2 else ROWS) for i in (1, 2, 10)}
+        path = write(tmp_path / "a.h5", y=np.zeros(ROWS, int), **{f"g__{name}": part for name, part in parts.items()})
+        expected = np.concatenate([parts[f"p{i}"].reshape(ROWS, -1) for i in (1, 2, 10)], axis=1).astype("f4")
+        for text in (["g/p1", "g/p2", "g/p10"], "g/p*", "g", "/g/", "*/p*"):
+            source = Hdf5Source([path], text, "y")
+            assert np.array_equal(source.read(0, ROWS)[0], expected)
+            assert source.columns == {"g/p1": (0, 2), "g/p2": (2, 3), "g/p10": (3, 4)}
+        mixed = Hdf5Source([path], ["g/p1[:, 1]", "g/p2"], "y")
+        assert np.array_equal(mixed.read(0, ROWS)[0], np.stack([parts["p1"][:, 1], parts["p2"]], 1).astype("f4"))
+        assert list(mixed.columns) == ["g/p1[:, 1]", "g/p2"]
+
+    def test_more_axes_are_one_behind_the_other_or_stacked(self, tmp_path, random):
+        a, b = random.normal(size=(2, ROWS, 4, 3)).astype("f4")
+        c = random.normal(size=(ROWS, 4, 1)).astype("f4")
+        path = write(tmp_path / "a.h5", a=a, b=b, c=c, y=np.zeros(ROWS, int))
+        assert np.array_equal(
+            Hdf5Source([path], ["a", "c", "b"], "y").read(1, 5)[0], np.concatenate([a, c, b], axis=2)[1:5]
+        )
+        stacked = Hdf5Source([path], ["a", "b"], "y", combine="stack")
+        assert np.array_equal(stacked.read(1, 5)[0], np.stack([a, b], axis=3)[1:5])
+        assert stacked.columns == {"a": (0, 1), "b": (1, 2)}
+        first = Hdf5Source([path], ["a", "b"], "y", channels_first=True)
+        assert np.array_equal(first.read(0, ROWS)[0], np.moveaxis(np.concatenate([a, b], axis=1), 1, 2))
+        assert "equal shapes" in refused("stacked", Hdf5Source, [path], ["a", "c"], "y", combine="stack")
+        refused(r"cannot be columns(.|\n)*a \(4, 3\), y \(\)", Hdf5Source, [path], ["a", "y"], "y")
+
+    def test_targets_of_several_datasets(self, tmp_path, random):
+        labels, numbers = random.integers(0, 3, (2, ROWS)), random.normal(size=(2, ROWS))
+        path = write(tmp_path / "a.h5", x=np.zeros(ROWS), a=labels[0], b=labels[1], c=numbers[0], d=numbers[1])
+        source = Hdf5Source([path], "x", ["a", "b"])
+        assert (source.target_kind, source.format.target_shape) == ("class", (2,))
+        assert np.array_equal(source.read(0, ROWS)[1], labels.T)
+        mixed = Hdf5Source([path], "x", ["c", "a"])
+        assert mixed.target_kind == "real"
+        assert np.array_equal(mixed.read(0, ROWS)[1], np.stack([numbers[0], labels[0]], 1).astype("f4"))
+
+    def test_fields_of_records(self, tmp_path, random):
+        kind = np.dtype([("px", ">f4"), ("n", "i2"), ("pos", "f8", (3,)), ("name", "S4")])
+        events = np.zeros(ROWS, kind)
+        events["px"], events["n"], events["pos"] = random.normal(size=ROWS), np.arange(ROWS) % 3, np.eye(7)[:, :3]
+        path = write(tmp_path / "a.h5", events=events)
+        source = Hdf5Source([path], "events[pos, px]", "events[n]")
+        inputs, targets, _ = source.read(1, 6)
+        assert np.array_equal(inputs, np.concatenate([events["pos"], events["px"][:, None]], axis=1)[1:6].astype("f4"))
+        assert targets.tolist() == events["n"][1:6].tolist()
+        assert source.columns == {"events[pos]": (0, 3), "events[px]": (3, 4)}
+        assert source.shared_labels() is None
+        assert 'data.input = "events[px, n, pos]"' not in refused("records", Hdf5Source, [path], "events", "events[n]")
+        assert "events[px, n, pos]" in refused("records", Hdf5Source, [path], "events", "events[n]")
+        assert "px, n, pos, name" in refused("no field 'pz'", Hdf5Source, [path], "events[pz]", "events[n]")
+        refused("'name' does not hold numbers", Hdf5Source, [path], "events[name]", "events[n]")
+
+    def test_the_dataset_of_a_bad_value_is_named(self, tmp_path):
+        b = np.zeros((ROWS, 2))
+        b[3, 1] = np.nan
+        path = write(tmp_path / "a.h5", a=np.zeros(ROWS), b=b, y=np.zeros(ROWS, int))
+        source = Hdf5Source([path], ["a", "b"], "y")
+        refused("NaN in the data: row 3 of 'b' in ", source.check_values, *source.read(0, ROWS), 0)
+
+    def test_files_with_other_datasets_in_a_group_are_refused(self, tmp_path):
+        a = write(tmp_path / "a.h5", g__a=np.zeros(3), g__b=np.zeros(3), y=np.zeros(3, int))
+        b = write(tmp_path / "b.h5", g__a=np.zeros(3), g__c=np.zeros(3), y=np.zeros(3, int))
+        message = refused("do not fit together", Hdf5Source, [a, b], "g", "y")
+        assert "'g/c'" in message
+        assert b in message
+
+    def test_all_numbers_of_rows_are_named(self, tmp_path):
+        path = write(tmp_path / "a.h5", a=np.zeros(4), b=np.zeros(5), y=np.zeros(4, int), w=np.ones(3))
+        message = refused("different numbers of rows", Hdf5Source, [path], ["a", "b"], "y", weight="w")
+        assert "'a' has 4 rows, 'b' has 5, 'y' has 4, 'w' has 3" in message
+
+    def test_a_pattern_that_fits_nothing(self, tmp_path):
+        path = write(tmp_path / "a.h5", part_1=np.zeros(4), y=np.zeros(4, int))
+        message = refused("fits nothing", Hdf5Source, [path], "parts_*", "y")
+        assert "part_1 (4,) float64" in message
+
+    def test_a_file_that_is_none_of_the_data_can_be_left_out(self, tmp_path):
+        paths = [write(tmp_path / "a.h5", x=np.zeros(4), y=np.zeros(4, int)), write(tmp_path / "stats.h5", mean=[0.0])]
+        assert 'data.exclude = "stats.h5"' in refused("no such dataset", Hdf5Source, paths, "x", "y")
+
+
+class TestOneHot:
+    @pytest.mark.parametrize("row", [[0, 0, 0], [1, 1, 0], [0.5, 0.5, 0], [2, -1, 0], [0, np.nan, 1]])
+    def test_a_row_that_is_not_is_named(self, tmp_path, row):
+        y = np.eye(3)[[0, 1, 2, 0, 1]]
+        y[3] = row
+        path = write(tmp_path / "a.h5", x=np.zeros(5), y=y, w=np.array([1, 1, 1, 0, 1]))
+        source = Hdf5Source([path], "x", "y", one_hot=True)
+        for action, args in ((DataFacts.collect, (source,)), (source.check_values, (*source.read(0, 5), 0))):
+            refused("not one-hot: row 3 of 'y'", action, *args)
+        weighted = Hdf5Source([path], "x", "y", one_hot=True, weight="w")
+        weighted.check_values(*weighted.read(0, 5), 0)
+        assert DataFacts.collect(weighted).classes == 3
+
+    def test_of_positions_and_of_other_types(self, tmp_path):
+        labels = np.array([[0, 1], [2, 2], [1, 0]])
+        path = write(tmp_path / "a.h5", x=np.zeros((3, 2)), y=np.eye(3, dtype=bool)[labels], z=np.zeros(3))
+        source = Hdf5Source([path], "x", "y", one_hot=True)
+        assert source.format.target_shape == (2,)
+        assert np.array_equal(source.read(0, 3)[1], labels)
+        refused("a column for each class", Hdf5Source, [path], "x", "z", one_hot=True)
+        refused("the loss takes real", Hdf5Source, [path], "x", "y", "real", one_hot=True)
+
+
+class TestTypes:
+    @pytest.mark.parametrize(
+        "dtype", ["i1", "u1", "<i2", ">i2", "u4", ">i8", "u8", "f2", ">f2", ">f4", "<f8", ">f8", "?", "g"]
+    )
+    def test_numbers_of_all_kinds(self, tmp_path, dtype):
+        values = (np.arange(2 * ROWS).reshape(ROWS, 2) % 2).astype(dtype)
+        path = write(tmp_path / "a.h5", x=values, y=np.arange(ROWS))
+        assert np.array_equal(Hdf5Source([path], "x", "y").read(1, 6)[0], values[1:6].astype("f4"))
+        if np.dtype(dtype).kind in "iub":
+            target = Hdf5Source([path], "y", "x")
+            assert target.target_kind == "class"
+            assert np.array_equal(target.read(1, 6)[1], values[1:6])
+
+    @pytest.mark.parametrize("base", ["i1", "i8"])
+    def test_enumerations_are_their_numbers(self, tmp_path, base):
+        kind = h5py.enum_dtype({"cat": 0, "dog": 1, "fox": 4}, base)
+        path = write(tmp_path / "a.h5", x=np.zeros(4), y={"data": np.array([4, 0, 1, 4], base), "dtype": kind})
+        source = Hdf5Source([path], "x", "y")
+        assert source.read(0, 4)[1].tolist() == [4, 0, 1, 4]
+        assert np.array_equal(Hdf5Source([path], "y", "y").read(0, 4)[0].ravel(), [4, 0, 1, 4])
+
+    @pytest.mark.parametrize("kind", ["S", "variable", "utf8"])
+    def test_text_is_categories(self, tmp_path, kind):
+        values = ["green", "blå" if kind == "utf8" else "blue", "red", "green"]
+        stored = {"data": values, "dtype": h5py.string_dtype()} if kind != "S" else np.array(values, "S")
+        a = write(tmp_path / "a.h5", x=np.zeros(4), y=stored)
+        b = write(tmp_path / "b.h5", x=np.zeros(2), y=np.array(["amber", values[1]], h5py.string_dtype()))
+        source = Hdf5Source([a, b], "x", "y")
+        assert source.categories == {"target": {"y": ["amber", values[1], "green", "red"]}}
+        assert source.read(0, 6)[1].tolist() == [2, 1, 3, 2, 0, 1]
+        facts = DataFacts.collect(source)
+        assert (facts.classes, facts.categories) == (4, source.categories)
+        inputs = Hdf5Source([a, b], ["y", "x"], "x")
+        assert inputs.read(0, 6)[0].tolist() == [[2, 0], [1, 0], [3, 0], [2, 0], [0, 0], [1, 0]]
+        assert inputs.categories == {"input": {"y": ["amber", values[1], "green", "red"]}}
+        assert source.fingerprint() != Hdf5Source([a], "x", "y").fingerprint()
+
+    def test_another_file_takes_the_categories_of_the_training(self, tmp_path):
+        a = Hdf5Source([write(tmp_path / "a.h5", x=np.zeros(3), y=np.array([b"b", b"c", b"a"]))], "x", "y")
+        path = write(tmp_path / "b.h5", x=np.zeros(2), y=np.array([b"c", b"c"]))
+        assert Hdf5Source([path], "x", "y", categories=a.categories).read(0, 2)[1].tolist() == [2, 2]
+        other = write(tmp_path / "c.h5", x=np.zeros(3), y=np.array([b"c", b"cat", b"b"]))
+        source = Hdf5Source([other], "x", "y", categories=a.categories)
+        message = refused("a category that the training files do not have: row 1 of '/y' in", source.read, 0, 3)
+        assert "'cat'" in message
+        assert "'a', 'b', 'c'" in message
+
+    def test_text_that_is_no_category(self, tmp_path):
+        names = np.array([f"name {i}" for i in range(70_000)], "S")
+        path = write(tmp_path / "a.h5", x=names, y=np.zeros(70_000, int), w=names)
+        refused("too many distinct values", Hdf5Source, [path], "x", "y")
+        refused("data.weight = 'w' is text", Hdf5Source, [path], "y", "y", weight="w")
+        path = write(tmp_path / "b.h5", x=np.zeros(2), y=np.array([b"a", b"b"]))
+        refused("text is a class label, but the loss", Hdf5Source, [path], "x", "y", "real")
+
+
+class TestScaling:
+    PACKED = {"scale_factor": 0.1, "add_offset": 273.15, "_FillValue": np.int16(-999)}
+
+    def test_the_cf_conventions(self, tmp_path):
+        stored = np.array([[0, 100], [-999, 7], [30000, -30000]], "i2")
+        path = write(tmp_path / "a.h5", {"x": self.PACKED}, x=stored, y=np.zeros(3, int))
+        inputs = Hdf5Source([path], "x", "y").read(0, 3)[0]
+        expected = stored * np.float64(0.1) + 273.15
+        assert np.array_equal(inputs, np.where(stored == -999, np.nan, expected).astype("f4"), equal_nan=True)
+        target = Hdf5Source([path], "y", "x")
+        assert target.target_kind == "real"
+
+    def test_each_file_has_its_own(self, tmp_path):
+        stored = np.arange(4, dtype="u1")
+        paths = [
+            write(tmp_path / f"{i}.h5", {"x": {"scale_factor": [factor]}}, x=stored, y=np.zeros(4, int))
+            for i, factor in enumerate((0.5, 2.0))
+        ]
+        inputs = Hdf5Source(paths, "x", "y").read(0, 8)[0]
+        assert inputs.ravel().tolist() == [0, 0.5, 1, 1.5, 0, 2, 4, 6]
+
+    def test_fill_values_of_floats_are_compared_as_stored(self, tmp_path):
+        x = np.array([1, 1e20, 3], "f4")
+        attributes = {"x": {"missing_value": 1e20, "_FillValue": np.float32(np.nan)}}
+        path = write(tmp_path / "a.h5", attributes, x=x, y=np.zeros(3, int))
+        assert np.isnan(Hdf5Source([path], "x", "y").read(0, 3)[0].ravel()).tolist() == [False, True, False]
+
+    def test_a_missing_label(self, tmp_path):
+        y = np.array([0, 255, 2, 1], "u1")
+        path = write(tmp_path / "a.h5", {"y": {"_FillValue": np.uint8(255)}}, x=np.zeros(4), y=y)
+        source = Hdf5Source([path], "x", "y")
+        for action, args in ((DataFacts.collect, (source,)), (source.check_values, (*source.read(0, 4), 0))):
+            assert "_FillValue" in refused("a class label is missing: row 1 of 'y'", action, *args)
+        dropping = Hdf5Source([path], "x", "y", missing="drop")
+        _, targets, weight = dropping.read(0, 4)
+        assert weight.ravel().tolist() == [1, 0, 1, 1]
+        assert targets[[0, 2, 3]].tolist() == [0, 2, 1]
+        assert (DataFacts.collect(dropping).classes, dropping.dropped) == (3, 1)
+
+    @pytest.mark.parametrize(
+        ("value", "words"),
+        [("0.1", "is no number"), ([1.0, 2.0], "has several numbers"), (h5py.Empty("f4"), "no number")],
+    )
+    def test_attributes_that_are_no_number(self, tmp_path, value, words):
+        path = write(tmp_path / "a.h5", {"x": {"scale_factor": value}}, x=np.zeros(3), y=np.zeros(3, int))
+        assert "scale_factor" in refused(words, Hdf5Source, [path], "x", "y")
+
+
+class TestMissing:
+    def tables(self, random):
+        x, y = random.normal(size=(ROWS, 3)), random.normal(size=(ROWS, 2))
+        x[1, 2] = x[4, 0] = y[4, 1] = y[6, 0] = np.nan
+        return x, y
+
+    def test_dropped(self, tmp_path, random):
+        x, y = self.tables(random)
+        path = write(tmp_path / "a.h5", x=x, y=y, w=np.full(ROWS, 2.0), m=~np.isnan(y))
+        source = Hdf5Source([path], "x", "y", missing="drop")
+        inputs, targets, weight = source.read(0, ROWS)
+        assert weight.ravel().tolist() == [1, 0, 1, 1, 0, 1, 0]
+        assert np.array_equal(inputs, np.nan_to_num(x).astype("f4"))
+        source.check_values(inputs, targets, weight, 0)
+        source.read(3, ROWS)
+        assert source.dropped == 3, "rows that are read again do not count again"
+        assert Hdf5Source([path], "x", "y", missing="drop", weight="w").read(0, ROWS)[2].ravel().tolist() == [
+            2 * value for value in (1, 0, 1, 1, 0, 1, 0)
+        ]
+        masked = Hdf5Source([path], "x", "y", missing="drop", mask="m")
+        assert masked.read(0, ROWS)[2].tolist() == (~np.isnan(y) & ~np.isnan(x).any(1)[:, None]).tolist()
+        assert masked.dropped == 2, "what does not count anyway may be missing"
+
+    def test_replaced(self, tmp_path, random):
+        x, y = self.tables(random)
+        source = Hdf5Source([write(tmp_path / "a.h5", x=x, y=y)], "x", "y", missing=-1.5)
+        inputs, targets, weight = source.read(0, ROWS)
+        assert np.array_equal(inputs, np.where(np.isnan(x), -1.5, x).astype("f4"))
+        assert np.array_equal(targets, np.where(np.isnan(y), -1.5, y).astype("f4"))
+        assert weight.shape == (ROWS, 0)
+
+    def test_infinity_stays_an_error(self, tmp_path):
+        x = np.zeros((3, 2))
+        x[2, 1] = np.inf
+        path = write(tmp_path / "a.h5", x=x, y=np.zeros(3, int))
+        for missing in ("drop", 0.0):
+            source = Hdf5Source([path], "x", "y", missing=missing)
+            refused("infinite number(.|\n)*row 2|row 2(.|\n)*infinite", source.check_values, *source.read(0, 3), 0)
+
+    def test_the_error_says_what_else_there_is(self, tmp_path, random):
+        x, y = self.tables(random)
+        source = Hdf5Source([write(tmp_path / "a.h5", x=x, y=y)], "x", "y")
+        assert 'data.missing = "drop"' in refused("row 1 of 'x'", source.check_values, *source.read(0, ROWS), 0)
