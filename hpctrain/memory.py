@@ -1,4 +1,4 @@
-"""Memory for the large arrays: on cache lines, and in huge pages where the system gives them.
+"""Memory: large arrays on cache lines and in huge pages, how much there is, and sizes as a person writes them.
 
 A matrix product walks down columns of weights, so that each of its loads may lie on another page.  With pages of 4 KiB
 the processor spends more time on their addresses than on their contents; Linux gives pages of 2 MiB to those who ask.
@@ -8,17 +8,29 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import re
 import resource
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 LINE_BYTES = 64
 _PAGE_BYTES = 1 << 12
 _HUGE_PAGE_BYTES = 1 << 21
 _STATUS = Path("/proc/self/status")
+_GROUP, _GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+
+
+def parse_bytes(text: str) -> int:
+    """Return the bytes of "512 MB" (10^6) or "1.5 GiB" (2^30); a ValueError says what is allowed."""
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]i?)b\s*", text.lower()) if isinstance(text, str) else None
+    if not match or not float(match[1]):
+        raise ValueError('must be a size: "512 MB", "2 GB"')
+    power = "kmgt".index(match[2][0]) + 1
+    return int(float(match[1]) * (1024 if match[2].endswith("i") else 1000) ** power)
 
 
 def aligned_zeros(count: int, dtype: Any = np.float32) -> np.ndarray:
@@ -47,6 +59,26 @@ def taken_bytes(size: int, touched: Iterable[tuple[int, int]] | None = None) -> 
             total += last - first
             end = last
     return total * page
+
+
+def available_bytes() -> int:
+    """Return the memory of this machine that is still to be had, within what a batch system allows (control groups)."""
+    return max(0, min([psutil.virtual_memory().available, *_left_in_groups()]))
+
+
+def _left_in_groups() -> Iterator[int]:
+    """Yield what this process's control group, and each above it, has left; what caches files can be taken back."""
+    with contextlib.suppress(OSError):
+        own = next((line[3:] for line in _GROUP.read_text().splitlines() if line.startswith("0::")), None)
+        folder = _GROUPS / own.strip().lstrip("/") if own is not None else _GROUPS
+        for group in (folder, *folder.parents):
+            with contextlib.suppress(OSError, ValueError):  # no such limit, or "max"
+                limit = int((group / "memory.max").read_text())
+                used = int((group / "memory.current").read_text())
+                cached = re.search(r"^file (\d+)", (group / "memory.stat").read_text(), re.MULTILINE)
+                yield limit - used + (int(cached[1]) if cached else 0)
+            if group == _GROUPS:
+                return
 
 
 def resident_bytes() -> int:

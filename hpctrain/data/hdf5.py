@@ -21,6 +21,7 @@ from hpctrain.data.fields.member import Member, Want
 from hpctrain.data.fields.missing import Dropped, drop, replace_missing
 from hpctrain.data.fields.opened import Opened
 from hpctrain.data.format import Arrays
+from hpctrain.data.mapping import Access
 from hpctrain.data.values import (
     bad_label,
     bad_value,
@@ -33,7 +34,7 @@ from hpctrain.data.values import (
 )
 
 
-class Hdf5Source:
+class Hdf5Source(Access):
     """The examples of several HDF5 files, one after another in the order given.
 
     files         paths (see `files.expand`)

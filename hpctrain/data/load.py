@@ -1,44 +1,59 @@
-"""`load`: hands the rows of the HDF5 files out to the ranks, each into memory.
+"""`load`: opens the way of the rows, from the HDF5 files to the ranks.
 
-A source's rows are cut evenly over the ranks, and each row's part (training, validation, test) is arithmetic, so every
-rank knows beforehand how many rows of which part it gets.  "scatter": rank 0 reads and sends blocks, and no other rank
-needs to see the files; "shared": each rank reads its own rows.  Both give the same arrays.
+A part whose rows fit is read into memory, each rank its even share of them; `ways` says which parts do, and how the
+others go.  A source's rows are cut evenly over the ranks, and each row's part (training, validation, test) is
+arithmetic, so every rank knows beforehand how many rows of which part it gets.  "scatter": rank 0 reads and sends
+blocks, and no other rank needs to see the files; "shared": each rank reads its own rows.  Both give the same arrays.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpctrain.comm.group import Group, Request
+from hpctrain.comm.group import Group
+from hpctrain.data import scatter
 from hpctrain.data.format import Arrays, RowFormat
 from hpctrain.data.hdf5 import Hdf5Source
-from hpctrain.data.shard import Dataset, Shard
+from hpctrain.data.mapped import FileMaps, MappedShard
+from hpctrain.data.mapping import MappedRows
+from hpctrain.data.needs import Demand, needs_of
+from hpctrain.data.parts import PartRows, cut_parts
+from hpctrain.data.shard import Dataset, MemoryShard, Shard
 from hpctrain.data.sharding import Split, row_range
+from hpctrain.data.stream import StreamedShard
+from hpctrain.data.ways import MAPPED, MEMORY, STREAMED, Ways, budget, choose
 from hpctrain.errors import UserError
 from hpctrain.kernels.rows import first_nonfinite_row
 
-BLOCK_BYTES = 32 << 20
-_PARTS = ("train", "validation", "test")  # in the order of sharding's codes
+PARTS = ("train", "validation", "test")  # in the order of sharding's codes
 _PARTS_BLOCK = 1 << 20  # rows whose parts are worked out at a time
-_STOP = -1  # in a block's header, in place of its number of rows: reading failed
-_HEADER, _FIRST_ARRAY = 101, 102  # message tags; inputs, targets and weights have one each
-_PAUSE_S = 0.001
 
 Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """What every rank must know of one source: rank 0 tells it, since others may not see the files."""
+    """What every rank must know of one source: rank 0 tells it, since others may not see the files.
 
-    rows: int
+    parts   name -> code of the parts that come from this source
+    bounds  rows at which its chunks begin, see `Access.pieces`, where anybody wants chunks
+    places  where its inputs stand in the files, where a part is mapped
+    """
+
     format: RowFormat
     split: Split
     fingerprint: dict[str, object]
+    parts: dict[str, int]
+    bounds: np.ndarray | None = None
+    places: list[MappedRows] | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of the source."""
+        return self.split.rows
 
 
 def load(
@@ -50,99 +65,93 @@ def load(
     distribute: str = "scatter",
     seed: int = 0,
     progress: Progress | None = None,
+    *,
+    memory: int | None = None,
+    demand: Demand | None = None,
 ) -> Dataset:
-    """Return this rank's rows of all parts; collective.
+    """Return this rank's way to the rows of all parts; collective.
 
     train, validation, test  the files of each part; with "scatter" only rank 0's are used, others may pass None
     split                    fractions of the training files that become the validation and the test part
     distribute               "scatter" or "shared"
     progress                 called on rank 0 with the fraction of the rows that are done
+    memory                   bytes that data may take on a rank; None: see `ways.budget`
+    demand                   what training asks of the rows
 
-    Rank 0 never holds more than 256 MB above its own shard (but for rows or chunks that are larger themselves).  A bad
-    value (NaN, infinity, negative label), wherever it stands, raises the same agreed `UserError` on every rank.
+    While it reads into memory, rank 0 never holds more than 256 MB above its own rows (but for rows or chunks that are
+    larger themselves).  A bad value (NaN, infinity, negative label), wherever it stands, raises the same agreed
+    `UserError` on every rank.
     """
     if distribute not in ("scatter", "shared"):
         raise UserError("unknown data.distribute", found=repr(distribute), allowed='"scatter", "shared"')
-    sources = (train, validation, test)
+    sources, demand = dict(zip(PARTS, (train, validation, test), strict=True)), demand or Demand()
+    limit = budget(group, memory)
+    plans: list[_Plan | None] = []
+    ways = Ways({}, demand.shuffle, ())
     with group.agreed():
-        plans = _plans(sources, split, seed) if group.rank == 0 else []
-    plans = group.broadcast_object(plans)
+        if group.rank == 0:
+            plans = _plans(sources, split, seed)
+            ways = _choose(sources, plans, distribute, demand, limit, group.size)
+            plans = [plan and _detailed(plan, sources[name], ways) for name, plan in zip(PARTS, plans, strict=True)]
+    plans, ways = group.broadcast_object((plans, ways))
     if distribute == "shared":
         with group.agreed():
             _check_same_files(sources, plans)
     _compile_once(group)
-
-    # Progress is rank 0's: of all rows where it reads for all, else of its own (the first share of each source).
-    readers = group.size if distribute == "shared" else 1
-    reported_rows = sum(row_range(plan.rows, 0, readers)[1] for plan in plans if plan)
-    done = 0
-
-    def report(rows: int) -> None:
-        nonlocal done
-        done += rows
-        if progress and group.rank == 0:
-            progress(done / reported_rows)
-
+    reading = _Reading(group, distribute, progress, [plan for plan in plans if plan and _kept(plan, ways)])
     shards: dict[str, Shard] = {}
-    for name, source, plan in zip(_PARTS, sources, plans, strict=True):
-        if plan is None:
-            continue
-        filler = _Filler(plan, *row_range(plan.rows, group.rank, group.size))
-        error: UserError | None = None
-        try:
-            if distribute == "shared":
-                _read_own(source, filler, report)
-            elif group.rank == 0:
-                _scatter(group, source, filler, report)
-            else:
-                _take(group, filler)
-        except UserError as found:
-            error = found
-        group.barrier(patient=True)  # ranks that are done leave the cores to those that still read
-        with group.agreed():
-            if error is not None:
-                raise error
-        for part, shard in filler.shards(group).items():
-            shards[_PARTS[part] if name == "train" else name] = shard
-    return Dataset(**shards)
+    for name, plan in zip(PARTS, plans, strict=True):
+        if plan is not None:
+            shards |= _shards(group, sources[name], plan, ways, distribute, reading)
+    return Dataset(**shards, ways=ways)
 
 
-def loading_bytes(source: Hdf5Source, size: int, rank: int, distribute: str, split: tuple[float, float]) -> int:
-    """Return the memory that `load` of one source takes on a rank for a while, beside the rows that the rank keeps.
-
-    Its blocks, what HDF5 needs, and a copy of the inputs that go into the largest part.
-    """
-    reads, sends = rank == 0 or distribute == "shared", distribute == "scatter" and rank == 0
-    form = source.format
-    pieces = [hi - lo for lo, hi in source.blocks(*row_range(len(source), rank, size), BLOCK_BYTES)]
-    if not pieces:
-        return 0
-    # Two blocks where one is read while the other is on its way.  The last rows come when all others are there.
-    blocks = sum(sorted(pieces)[-2:]) if sends else max(pieces)
-    last = pieces[-1] if len(pieces) < 3 else pieces[0]
-    copy = int(last * 4 * form.input_size * max(1.0 - sum(split), *split))
-    keeping = blocks * form.row_bytes + (max(copy, source.reading_bytes(last)) if reads else copy)
-    sending = 2 * max(pieces) * form.row_bytes + source.reading_bytes(max(pieces)) if sends and size > 1 else 0
-    return max(keeping, sending)
-
-
-def _plans(sources: tuple[Hdf5Source | None, ...], split: tuple[float, float], seed: int) -> list[_Plan | None]:
+def _plans(sources: dict[str, Hdf5Source | None], split: tuple[float, float], seed: int) -> list[_Plan | None]:
     plans: list[_Plan | None] = []
-    for name, source, fraction in zip(_PARTS, sources, (0.0, *split), strict=True):
+    for name, fraction in zip(PARTS, (0.0, *split), strict=True):
+        source = sources[name]
         if source is not None and fraction > 0:
             raise ValueError(f"the {name} part comes from files of its own and from a split")
         if source is None:
             plans.append(None)
             continue
-        part = Split(len(source), seed, *(split if name == "train" else (0.0, 0.0)))
-        plans.append(_Plan(len(source), source.format, part, source.fingerprint()))
+        rows = Split(len(source), seed, *(split if name == "train" else (0.0, 0.0)))
+        parts = {part: code for code, part in enumerate(PARTS) if rows.counts[code]} if name == "train" else {name: 0}
+        plans.append(_Plan(source.format, rows, source.fingerprint(), parts))
     return plans
 
 
-def _check_same_files(sources: tuple[Hdf5Source | None, ...], plans: list[_Plan | None]) -> None:
+def _choose(
+    sources: dict[str, Hdf5Source | None],
+    plans: list[_Plan | None],
+    distribute: str,
+    demand: Demand,
+    limit: int,
+    size: int,
+) -> Ways:
+    """Choose the ways of all parts, on rank 0; what takes a look into the files is asked only where it matters."""
+    described = [(sources[name], plan) for name, plan in zip(PARTS, plans, strict=True) if plan is not None]
+    for is_close in (False, True):
+        needs = [
+            needs_of(source, plan.split, plan.parts, distribute, demand, size, is_close) for source, plan in described
+        ]
+        if sum(need.loading + sum(need.memory.values()) for need in needs) <= limit:
+            break
+    return choose(needs, limit, demand.shuffle, demand.may_change, size)
+
+
+def _detailed(plan: _Plan, source: Hdf5Source, ways: Ways) -> _Plan:
+    """Return a plan with the tables that the chosen ways need."""
+    chosen = {ways.of[part] for part in plan.parts}
+    if STREAMED in chosen or (ways.shuffle == "chunks" and "train" in plan.parts):
+        plan = replace(plan, bounds=source.pieces())
+    return replace(plan, places=source.mapped_rows()) if MAPPED in chosen else plan
+
+
+def _check_same_files(sources: dict[str, Hdf5Source | None], plans: list[_Plan | None]) -> None:
     """Compare what this rank sees with what rank 0 saw: a stale or another file would give wrong rows."""
-    for name, source, plan in zip(_PARTS, sources, plans, strict=True):
-        mine = source.fingerprint() if source is not None else None
+    for name, plan in zip(PARTS, plans, strict=True):
+        mine = sources[name].fingerprint() if sources[name] is not None else None
         if mine != (plan.fingerprint if plan else None):
             raise UserError(
                 f"the ranks see different {name} files",
@@ -159,21 +168,107 @@ def _compile_once(group: Group) -> None:
     group.barrier(patient=True)
 
 
+def _kept(plan: _Plan, ways: Ways) -> dict[str, int]:
+    """Return the parts of a source that are kept in memory."""
+    return {part: code for part, code in plan.parts.items() if ways.of[part] == MEMORY}
+
+
+def _shards(
+    group: Group, source: Hdf5Source | None, plan: _Plan, ways: Ways, distribute: str, reading: _Reading
+) -> dict[str, Shard]:
+    """Return this rank's shards of one source's parts."""
+    shards: dict[str, Shard] = {}
+    cuts = cut_parts(group, plan.split, plan.bounds, list(plan.parts.values())) if plan.bounds is not None else {}
+    if kept := _kept(plan, ways):
+        filler = _Filler(plan, *row_range(plan.rows, group.rank, group.size), list(kept.values()))
+        reading.fill(source, filler)
+        made = filler.shards(group)
+        shards |= {part: replace(made[code], cuts=cuts.get(code)) for part, code in kept.items()}
+    streamed = {part: code for part, code in plan.parts.items() if ways.of[part] == STREAMED}
+    readers = (
+        np.full((len(plan.bounds) - 1, 2), (0, 1 if distribute == "scatter" else group.size)) if streamed else None
+    )
+    for part, code in streamed.items():
+        reads = group.rank == 0 or distribute == "shared"
+        table = (plan.bounds, cuts[code], plan.split, code, readers)
+        shards[part] = StreamedShard(group, plan.format, source if reads else None, *table)
+    mapped = {part: code for part, code in plan.parts.items() if ways.of[part] == MAPPED}
+    if mapped:
+        with group.agreed():
+            maps = FileMaps(plan.places, plan.format.input_size)
+            targets, stored = _read_targets(source)
+        for part, code in mapped.items():
+            rows, count = PartRows.of(plan.split, code), plan.split.counts[code]
+            shards[part] = MappedShard(group, plan.format, source, rows, count, maps, targets, stored)
+    return shards
+
+
+def _read_targets(source: Hdf5Source) -> tuple[np.ndarray, np.ndarray]:
+    """Return targets and stored weights of all rows of a source, checked."""
+    form, rows = source.format, len(source)
+    blank = replace(form, input_shape=(0,))
+    _, targets, stored = blank.empty(rows)
+    for lo, hi in source.blocks(0, rows, scatter.BLOCK_BYTES):
+        source.read_into(lo, None, targets[lo:hi], stored[lo:hi])
+        source.check_targets(targets[lo:hi], stored[lo:hi], lo)
+    source.finish()
+    return targets, stored
+
+
+@dataclass
+class _Reading:
+    """Reading rows into memory, and how far it has come."""
+
+    group: Group
+    distribute: str
+    progress: Progress | None
+    plans: list[_Plan]
+    _done: int = 0
+
+    def __post_init__(self) -> None:
+        # Progress is rank 0's: of all rows where it reads for all, else of its own (the first share of each source).
+        readers = self.group.size if self.distribute == "shared" else 1
+        self._rows = sum(row_range(plan.rows, 0, readers)[1] for plan in self.plans)
+
+    def _report(self, rows: int) -> None:
+        self._done += rows
+        if self.progress and self.group.rank == 0:
+            self.progress(self._done / self._rows)
+
+    def fill(self, source: Hdf5Source | None, filler: _Filler) -> None:
+        """Fill this rank's rows; what one rank finds wrong all raise.  Collective."""
+        group = self.group
+        error: UserError | None = None
+        try:
+            if self.distribute == "shared":
+                scatter.read_own(source, filler, self._report)
+            elif group.rank == 0:
+                scatter.scatter(group, source, filler, self._report)
+            else:
+                scatter.take(group, filler)
+        except UserError as found:
+            error = found
+        group.barrier(patient=True)  # ranks that are done leave the cores to those that still read
+        with group.agreed():
+            if error is not None:
+                raise error
+
+
 class _Filler:
     """This rank's arrays for the rows lo..hi of one source: takes blocks in file order and sorts the rows by part."""
 
-    def __init__(self, plan: _Plan, lo: int, hi: int) -> None:
-        self.plan, self.lo, self.hi = plan, lo, hi
-        counts = np.zeros(len(_PARTS), np.int64)
+    def __init__(self, plan: _Plan, lo: int, hi: int, parts: list[int]) -> None:
+        self.format, self.rows, self.lo, self.hi = plan.format, plan.rows, lo, hi
+        self._split, self._parts = plan.split, parts
+        counts = np.zeros(256, np.int64)
         for at in range(lo, hi, _PARTS_BLOCK):
-            counts += np.bincount(plan.split.part_of(at, min(at + _PARTS_BLOCK, hi)), minlength=len(_PARTS))
-        self._filled = np.zeros(len(_PARTS), np.int64)
-        self._parts = [part for part, total in enumerate(plan.split.counts) if total]
-        self._arrays = {part: plan.format.empty(int(counts[part])) for part in self._parts}
+            counts += np.bincount(plan.split.part_of(at, min(at + _PARTS_BLOCK, hi)), minlength=len(counts))
+        self._filled = np.zeros(len(PARTS), np.int64)
+        self._arrays = {part: plan.format.empty(int(counts[part])) for part in parts}
 
     def put(self, first: int, arrays: Arrays) -> None:
         """Store a block of rows that begins with row `first` of the source."""
-        parts = self.plan.split.part_of(first, first + len(arrays[0]))
+        parts = self._split.part_of(first, first + len(arrays[0]))
         for part in self._parts:
             chosen = parts == part
             at = self._filled[part]
@@ -181,119 +276,12 @@ class _Filler:
             for block, own in zip(arrays, self._arrays[part], strict=True):
                 np.compress(chosen, block, axis=0, out=own[at : self._filled[part]])
 
-    def shards(self, group: Group) -> dict[int, Shard]:
+    def shards(self, group: Group) -> dict[int, MemoryShard]:
         """Return the finished shards by part; collective, because ranks hold different numbers of each part's rows."""
         held = group.all_gather_objects(self._filled.tolist())
         shards = {}
         for part in self._parts:
             starts = np.concatenate([[0], np.cumsum([counts[part] for counts in held])]).astype(np.int64)
             inputs, targets, weight = self._arrays[part]
-            shards[part] = Shard(self.plan.format, inputs, targets, starts, int(starts[group.rank]), weight)
+            shards[part] = MemoryShard(self.format, inputs, targets, starts, int(starts[group.rank]), weight)
         return shards
-
-
-def _read_own(source: Hdf5Source, filler: _Filler, report: Callable[[int], None]) -> None:
-    block: _Block | None = None
-    for lo, hi in source.blocks(filler.lo, filler.hi, BLOCK_BYTES):
-        block = block if block and block.holds(hi - lo) else _Block(filler.plan.format, hi - lo)
-        arrays = block.rows(hi - lo)
-        source.read_into(lo, *arrays)
-        source.check_values(*arrays, lo)
-        filler.put(lo, arrays)
-        report(hi - lo)
-    source.finish()
-
-
-def _scatter(group: Group, source: Hdf5Source, filler: _Filler, report: Callable[[int], None]) -> None:
-    """Rank 0: read all rows in file order, keep the own ones, send each other block while the next one is read."""
-    plan = filler.plan
-    most = max((hi - lo for lo, hi in source.blocks(0, plan.rows, BLOCK_BYTES)), default=0)
-    blocks = [_Block(plan.format, most), _Block(plan.format, most)]
-    for rank in range(group.size):
-        for lo, hi in source.blocks(*row_range(plan.rows, rank, group.size), BLOCK_BYTES):
-            block = blocks[0]
-            block.wait()
-            arrays = block.rows(hi - lo)
-            try:
-                source.read_into(lo, *arrays)
-                source.check_values(*arrays, lo)
-            except UserError:
-                _stop(group, plan, max(rank, 1))
-                blocks[1].wait()
-                raise
-            if rank == 0:
-                filler.put(lo, arrays)
-            else:
-                block.send(group, rank, hi - lo)
-            blocks.reverse()
-            report(hi - lo)
-    for block in blocks:
-        block.wait()
-    source.finish()
-
-
-def _stop(group: Group, plan: _Plan, first: int) -> None:
-    """Tell the ranks from `first` on, which still wait for rows, that none will come."""
-    header = np.array([_STOP], np.int64)
-    waiting = [rank for rank in range(first, group.size) if row_range(plan.rows, rank, group.size)[0] < plan.rows]
-    for request in [group.send(header, rank, _HEADER) for rank in waiting]:
-        request.wait()
-
-
-def _take(group: Group, filler: _Filler) -> None:
-    """Receive this rank's rows from rank 0; returns early when it says stop (the error follows through `agreed`)."""
-    block: _Block | None = None
-    header = np.empty(1, np.int64)
-    at = filler.lo
-    while at < filler.hi:
-        _wait_patiently(group.receive(header, 0, _HEADER))
-        rows = int(header[0])
-        if rows == _STOP:
-            return
-        block = block if block and block.holds(rows) else _Block(filler.plan.format, rows)
-        arrays = block.rows(rows)
-        for request in [group.receive(array, 0, tag) for tag, array in _messages(arrays)]:
-            request.wait()
-        filler.put(at, arrays)
-        at += rows
-
-
-class _Block:
-    """Room for a block of rows, and the transfers that use it."""
-
-    def __init__(self, form: RowFormat, rows: int) -> None:
-        self._arrays = form.empty(rows)
-        self._header = np.empty(1, np.int64)
-        self._requests: list[Request] = []
-
-    def holds(self, rows: int) -> bool:
-        """Whether there is room for so many rows."""
-        return rows <= len(self._arrays[0])
-
-    def rows(self, rows: int) -> Arrays:
-        """Return inputs, targets and weights for the block's first rows."""
-        inputs, targets, weight = self._arrays
-        return inputs[:rows], targets[:rows], weight[:rows]
-
-    def send(self, group: Group, rank: int, rows: int) -> None:
-        """Start to send the first rows to a rank."""
-        self._header[0] = rows
-        self._requests = [group.send(self._header, rank, _HEADER)]
-        self._requests += [group.send(array, rank, tag) for tag, array in _messages(self.rows(rows))]
-
-    def wait(self) -> None:
-        """Return when the block may be filled again."""
-        for request in self._requests:
-            request.wait()
-        self._requests = []
-
-
-def _messages(arrays: Arrays) -> list[tuple[int, np.ndarray]]:
-    """Return the arrays that travel, with their tags: all that have something in them."""
-    return [(_FIRST_ARRAY + i, array) for i, array in enumerate(arrays) if array.size]
-
-
-def _wait_patiently(request: Request) -> None:
-    """Wait without spinning: while rank 0 reads, the other ranks must not take its core away."""
-    while not request.test():
-        time.sleep(_PAUSE_S)

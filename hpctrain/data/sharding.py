@@ -15,7 +15,7 @@ from hpctrain.kernels.rows import permute_range
 
 TRAIN, VALIDATION, TEST = 0, 1, 2  # codes of the parts in `Split.part_of`
 
-_SHUFFLE_STREAM, _SPLIT_STREAM = 1, 2  # keep a seed's epochs and its split independent of each other
+_SPLIT_STREAM = 2  # keeps a seed's split and its epochs (`order`) independent of each other
 _MASK64 = 2**64 - 1
 
 
@@ -34,11 +34,6 @@ def worker_range(batch_rows: int, rank: int, size: int, unit: int = 1) -> tuple[
     """
     lo, hi = row_range(-(-batch_rows // unit), rank, size)
     return min(lo * unit, batch_rows), min(hi * unit, batch_rows)
-
-
-def owner_of(ids: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Return for each example id the rank that holds it: starts[r] <= id < starts[r + 1] (int64)."""
-    return np.searchsorted(starts, ids, side="right") - 1
 
 
 @dataclass(frozen=True)
@@ -85,45 +80,16 @@ class Split:
         part = np.zeros(hi - lo, np.uint8)
         _, validation, test = self.counts
         if validation + test:
-            place = _permutation(self.seed, _SPLIT_STREAM, 0, self.rows, lo, hi)
+            place = permutation(self.seed, _SPLIT_STREAM, 0, self.rows, lo, hi)
             part[place < validation + test] = VALIDATION
             part[place < test] = TEST
         return part
 
 
-@dataclass(frozen=True)
-class EpochOrder:
-    """The order of an epoch: which example stands at which position.
-
-    shuffle = "global" is a pseudo-random permutation of [0, count) that depends on seed and epoch alone, "none" is the
-    order of the file.
-    """
-
-    count: int
-    seed: int
-    epoch: int
-    shuffle: str = "global"
-
-    def __post_init__(self) -> None:
-        if self.shuffle not in ("global", "none"):
-            raise UserError("unknown data.shuffle", found=repr(self.shuffle), allowed='"global", "none"')
-
-    def ids(self, lo: int, hi: int) -> np.ndarray:
-        """Return the example ids (int64) at the positions lo..hi."""
-        return self.fill(lo, np.empty(hi - lo, np.int64))
-
-    def fill(self, lo: int, out: np.ndarray) -> np.ndarray:
-        """Store the example ids at the positions lo, lo + 1, ... into `out` (int64) and return it."""
-        if self.shuffle == "none":
-            out[:] = 1
-            out[:1] = lo
-            return np.cumsum(out, out=out)  # as np.arange, which would make an array each time
-        return _permutation(self.seed, _SHUFFLE_STREAM, self.epoch, self.count, lo, lo + len(out), out)
-
-
-def _permutation(
+def permutation(
     seed: int, stream: int, number: int, count: int, lo: int, hi: int, out: np.ndarray | None = None
 ) -> np.ndarray:
+    """Return the places lo..hi (int64) of the permutation of [0, count) that (seed, stream, number) name."""
     if not 0 <= lo <= hi <= count:
         raise ValueError(f"positions {lo}..{hi} are not within 0..{count}")
     if out is None:

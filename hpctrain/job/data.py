@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from hpctrain.errors import UserError
 from hpctrain.job.file import absolute
+from hpctrain.memory import parse_bytes
 from hpctrain.options import Part
 
 
@@ -45,6 +46,15 @@ def _read_horizon(value: Any) -> Any:
 
 
 Paths = Annotated[str | tuple[str, ...], BeforeValidator(_read_paths)]
+
+
+def _read_bytes(value: Any) -> Any:
+    if value != "auto":
+        parse_bytes(value)
+    return value
+
+
+Bytes = Annotated[str, BeforeValidator(_read_bytes)]
 DatasetPath = Annotated[str, Field(min_length=1)]
 DatasetPaths = Annotated[str | tuple[str, ...], BeforeValidator(_read_names)]
 Rows = Annotated[int, Field(ge=0)]
@@ -102,8 +112,10 @@ class DataSection(Part):
     split: Split | None = None
     validation_files: Paths | None = None
     test_files: Paths | None = None
-    distribute: Literal["scatter", "shared"] = "scatter"
-    shuffle: Literal["global", "none"] = "global"
+    distribute: Literal["auto", "scatter", "shared"] = "auto"
+    memory: Bytes | Literal["auto"] = "auto"
+    shuffle: Literal["global", "chunks", "none"] = "global"
+    shuffle_buffer: Bytes = "64 MB"
 
     @model_validator(mode="after")
     def _one_source_of_a_part(self) -> DataSection:
@@ -135,6 +147,16 @@ class DataSection(Part):
                 hint='set data.examples = "groups", or leave data.group out',
             )
         return self
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The bytes that data may take on a rank; None: it depends on what is available."""
+        return None if self.memory == "auto" else parse_bytes(self.memory)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """The bytes of rows that are mixed with each other under "chunks"."""
+        return parse_bytes(self.shuffle_buffer)
 
     @property
     def has_validation(self) -> bool:

@@ -82,12 +82,12 @@ def share_start(rows, rank, size, unit):
 
 
 @kernel
-def owner_of(example, starts):
-    """Return the rank r with starts[r] <= example < starts[r + 1]; ranks without rows repeat a value of `starts`."""
+def segment_of(value, starts):
+    """Return the segment s with starts[s] <= value < starts[s + 1]; empty segments repeat a value of `starts`."""
     lo, hi = 0, starts.size - 1
     while hi - lo > 1:
         middle = (lo + hi) // 2
-        if starts[middle] <= example:
+        if starts[middle] <= value:
             lo = middle
         else:
             hi = middle
@@ -95,22 +95,31 @@ def owner_of(example, starts):
 
 
 @kernel
-def plan_window(ids, batch, unit, starts, rank, send_index, send_rows, receive_rows, source, cursor):
+def plan_window(
+    ids, batch, unit, firsts, owners, bases, rank, place, send_index, send_rows, receive_rows, source, cursor
+):
     """Plan the exchange of several steps' rows, and return how many rows leave this rank.
 
     ids           (positions,) int64 example ids at the window's positions: batches of `batch`, the last may be short
-    starts        (size + 1,) int64: rank r holds the examples starts[r] .. starts[r + 1]
-    send_index    out, int64: rows of this rank's shard that others work on, ordered by worker, then position
+    firsts        (chunks + 1,) int64: chunk c has the examples firsts[c] .. firsts[c + 1]
+    owners        (chunks,) int64: the rank that holds a chunk's rows
+    bases         (chunks,) int64: of a chunk that this rank holds, the row of its buffer at which the chunk begins
+    place         (positions,) int64 scratch
+    send_index    out, int64: rows of this rank's buffer that others work on, ordered by worker, then position
     send_rows     out, (size,) int64: how many of them for each worker
     receive_rows  out, (size,) int64: how many rows come from each rank
-    source        out, int64, one for each position that this rank works on, in order: the row of the own shard (>= 0),
+    source        out, int64, one for each position that this rank works on, in order: the row of the own buffer (>= 0),
                   or ~row of the receive buffer (< 0), which is ordered by sender, then position
     cursor        (size,) int64 scratch
 
     Of a batch of n rows, worker w takes share_start(n, w, size, unit) .. share_start(n, w + 1, size, unit).
     """
-    size = starts.size - 1
-    first, last = starts[rank], starts[rank + 1]
+    size = send_rows.size
+    for j in range(ids.size):
+        chunk = segment_of(ids[j], firsts)
+        owner = owners[chunk]
+        place[j] = bases[chunk] + ids[j] - firsts[chunk] if owner == rank else ~owner
+
     leaving = 0
     for worker in range(size):
         receive_rows[worker] = 0
@@ -120,8 +129,8 @@ def plan_window(ids, batch, unit, starts, rank, send_index, send_rows, receive_r
                 rows = min(batch, ids.size - at)
                 begin, end = share_start(rows, worker, size, unit), share_start(rows, worker + 1, size, unit)
                 for j in range(at + begin, at + end):
-                    if first <= ids[j] < last:
-                        send_index[leaving] = ids[j] - first
+                    if place[j] >= 0:
+                        send_index[leaving] = place[j]
                         leaving += 1
         send_rows[worker] = leaving - before
 
@@ -129,28 +138,21 @@ def plan_window(ids, batch, unit, starts, rank, send_index, send_rows, receive_r
     for at in range(0, ids.size, batch):
         rows = min(batch, ids.size - at)
         for j in range(at + share_start(rows, rank, size, unit), at + share_start(rows, rank + 1, size, unit)):
-            owner = owner_of(ids[j], starts)
-            source[mine] = owner
+            source[mine] = place[j]
+            if place[j] < 0:
+                receive_rows[~place[j]] += 1
             mine += 1
-            if owner != rank:
-                receive_rows[owner] += 1
 
     arriving = 0
     for other in range(size):
         cursor[other] = arriving
         arriving += receive_rows[other]
 
-    mine = 0
-    for at in range(0, ids.size, batch):
-        rows = min(batch, ids.size - at)
-        for j in range(at + share_start(rows, rank, size, unit), at + share_start(rows, rank + 1, size, unit)):
-            owner = source[mine]
-            if owner == rank:
-                source[mine] = ids[j] - first
-            else:
-                source[mine] = ~cursor[owner]
-                cursor[owner] += 1
-            mine += 1
+    for i in range(mine):
+        if source[i] < 0:
+            owner = ~source[i]
+            source[i] = ~cursor[owner]
+            cursor[owner] += 1
     return leaving
 
 

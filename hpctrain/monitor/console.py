@@ -24,6 +24,7 @@ _REFRESH_S = 0.2  # at most so often is the bar drawn ...
 _REFRESH_SHARE = 0.005  # ... and with at most this share of the time
 _ALL_EPOCHS = 50  # runs of more epochs leave lines out, see `ConsoleMonitor`
 _COLUMN = 8  # characters of a value, so that epochs stand under each other
+_WORTH_SAYING = 0.05  # of an epoch's time: waiting for data
 _PLAIN_WIDTH = 100  # columns of tables in a file
 
 
@@ -144,6 +145,8 @@ class ConsoleMonitor(Monitor):
             return
         number = f"{epoch.epoch + 1:{len(str(epochs))}}/{epochs}" if epochs is not None else f"{epoch.epoch + 1}"
         speed = f"  {compact(epoch.examples_per_s)} examples/s  {seconds(epoch.train_s)}"
+        if epoch.train_s and epoch.data_wait_s >= _WORTH_SAYING * epoch.train_s:
+            speed += f" ({epoch.data_wait_s / epoch.train_s:.0%} waiting for data)"
         loss = f"  loss {figure(epoch.train_loss):<{_COLUMN}}"
         line = Text.assemble((f"epoch {number}", "bold"), loss, ending)
         # On a narrow terminal a line that wraps is worse than one without the speed, which the bar shows as well.

@@ -15,6 +15,7 @@ from rich.text import Text
 from hpctrain.monitor.base import EvaluationReport, RunInfo
 from hpctrain.monitor.words import clock, compact, count, counted, is_table, metric, seconds
 
+_WORTH_SAYING = 0.05  # of the time of training
 _MOST_CLASSES = 20  # of a confusion matrix on the console
 
 
@@ -115,6 +116,8 @@ def end_summary(
         times.append(f"compiling {seconds(summary['compile_s'])}")
     if summary.get("examples_per_s") is not None:
         times.append(f"{compact(summary['examples_per_s'])} examples/s")
+    if (summary.get("data_wait_fraction") or 0) >= _WORTH_SAYING:
+        times.append(f"{summary['data_wait_fraction']:.0%} of the time waiting for data")
     parts.append(Text(", ".join(times)))
     if info is not None:
         parts.append(Text.assemble("results in ", (str(info.run_dir), "bold")))

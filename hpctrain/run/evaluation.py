@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from hpctrain.comm.group import Group
-from hpctrain.data.load import load
 from hpctrain.errors import UserError
 from hpctrain.job import Job
 from hpctrain.nn.metrics import by_name
 from hpctrain.nn.model import Model
+from hpctrain.run.handing_out import hand_out
 from hpctrain.run.master import Prepared, expand_files, open_source, resolve
 from hpctrain.run.network import network
 from hpctrain.run.restore import put_back
@@ -49,12 +49,10 @@ def evaluate_run(group: Group, run_dir: Path, data: Sequence[str] | None, part: 
         put_back(checkpoint, model, None)
     evaluator = Evaluator(group, model, by_name(job.metrics.names))
     warm_up(group, [("evaluation", evaluator)], lambda text: None)
-    reads = group.rank == 0 or job.data.distribute == "shared"
-    sources = [prepared.source(name) if reads else None for name in ("train", "validation", "test")]
-    split = (job.data.split.validation, job.data.split.test) if job.data.split else (0.0, 0.0)
-    dataset = load(group, *sources, split=split, distribute=job.data.distribute, seed=job.run.seed)
+    dataset = hand_out(group, prepared, lambda text: None)
     shard = getattr(dataset, "train" if data is not None else part)
     report = evaluator.run(shard, part)
+    dataset.close()
     return {**report.metrics, "examples": report.examples}
 
 

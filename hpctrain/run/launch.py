@@ -111,12 +111,12 @@ def _train(
                 session.resume()
             with group.agreed():
                 if folder is not None:
-                    folder.write_job(job.to_toml())
+                    folder.write_job(session.job.to_toml())
             summary = session.run()
             result = TrainResult.of(session, summary, history, stop.requested)
             if group.rank == 0:
                 _say_next(session, result)
-            session.strategy.close()
+            session.close()
             return result
         finally:
             for monitor in monitors:

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hpctrain.data.hdf5 import Hdf5Source
-from hpctrain.data.load import loading_bytes
 from hpctrain.data.loader import exchange_bytes
+from hpctrain.data.scatter import loading_bytes
 from hpctrain.data.sharding import row_range
 from hpctrain.job import Job
 from hpctrain.kernels.jit import cache_dir
@@ -115,12 +115,13 @@ def _data(prepared: Prepared, sources: dict[str, Hdf5Source], ranks: int, rank: 
     """Return what a rank's rows take, and what reading them takes for a while."""
     job = prepared.job
     split = (job.data.split.validation, job.data.split.test) if job.data.split else (0.0, 0.0)
+    distribute = "shared" if job.data.distribute == "auto" else job.data.distribute
     held = passing = 0
     for part, source in sources.items():
         lo, hi = row_range(len(source), rank, ranks)
         held += (hi - lo) * source.format.row_bytes
         fractions = split if part == "train" else (0.0, 0.0)
-        passing = max(passing, loading_bytes(source, ranks, rank, job.data.distribute, fractions))
+        passing = max(passing, loading_bytes(source, ranks, rank, distribute, fractions))
     if job.loss.weighs:
         train = sources["train"].format
         held += row_range(prepared.facts.rows["train"], rank, ranks)[1] * 4 * train.positions

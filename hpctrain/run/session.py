@@ -10,18 +10,16 @@ from dataclasses import replace
 from typing import Any
 
 from hpctrain.comm.group import Group
-from hpctrain.data.hdf5 import Hdf5Source
-from hpctrain.data.load import load
 from hpctrain.data.loader import BatchLoader
 from hpctrain.errors import UserError
 from hpctrain.memory import peak_bytes
 from hpctrain.monitor.base import EvaluationReport, Monitor, RunInfo
-from hpctrain.monitor.words import counted
 from hpctrain.nn.metrics import by_name
 from hpctrain.nn.model import Model
 from hpctrain.optim.clipping import Clip
 from hpctrain.optim.plateau import ReduceOnPlateau
 from hpctrain.run.folder import RunFolder
+from hpctrain.run.handing_out import hand_out
 from hpctrain.run.master import Prepared, update_table_of
 from hpctrain.run.network import interface_of, network
 from hpctrain.run.restore import restore
@@ -53,7 +51,8 @@ class Session:
         self._mention_crowding()
         limit_threads(job.run.threads_per_rank)
         self._stop = stop
-        self.dataset = self._load_data()
+        self.dataset = hand_out(group, prepared, self.say, _LoadProgress(self))
+        self._take_order()
         self.model = self._build_model()
         limits = job.clip.model_dump(exclude_none=True)
         clip = Clip(**limits) if limits else None
@@ -65,8 +64,16 @@ class Session:
         self._pass_rows = run.micro_batch if by_micro_batch else run.rows_a_pass(group.size)
         self.model.reserve(self._pass_rows)
         unit = self._pass_rows if by_micro_batch else 1
-        train = self.dataset.train
-        self.loader = BatchLoader(group, train, run.update_batch, run.seed, job.data.shuffle, unit=unit)
+        self.loader = BatchLoader(
+            group,
+            self.dataset.train,
+            run.update_batch,
+            run.seed,
+            self.job.data.shuffle,
+            unit=unit,
+            buffer_bytes=job.data.buffer_bytes,
+        )
+        self.say(self.loader.describe())
         self.metrics = by_name(job.metrics.names)
         self.evaluator = Evaluator(group, self.model, self.metrics)
         self.total_steps = prepared.total_steps
@@ -85,39 +92,13 @@ class Session:
         if ranks > cores:
             self.say(f"{ranks} ranks share {cores} cores: no more ranks than cores would be faster")
 
-    def _load_data(self) -> Any:
-        job, prepared = self.job, self.prepared
-        reads = self.group.rank == 0 or job.data.distribute == "shared"
-        with self.group.agreed():
-            sources = {part: prepared.source(part) if reads else None for part in ("train", "validation", "test")}
-        for line in prepared.notes:
-            self.say(line)
-        split = (job.data.split.validation, job.data.split.test) if job.data.split else (0.0, 0.0)
-        try:
-            dataset = load(
-                self.group,
-                sources["train"],
-                sources["validation"],
-                sources["test"],
-                split=split,
-                distribute=job.data.distribute,
-                seed=job.run.seed,
-                progress=_LoadProgress(self),
-            )
-            self._mention_dropped(sources)
-            loss = job.loss
-            return replace(dataset, train=dataset.train.weighed(loss.weigh)) if loss.weighs else dataset
-        finally:
-            for source in sources.values():
-                if source is not None:
-                    source.close()
-
-    def _mention_dropped(self, sources: dict[str, Hdf5Source | None]) -> None:
-        """Say how many examples do not count because something in them is missing."""
-        if self.job.data.missing != "drop":
-            return
-        found = sum(self.group.all_gather_objects(sum(source.dropped for source in sources.values() if source)))
-        self.say(f'not counted, for values in them are missing (data.missing = "drop"): {counted(found, "example")}')
+    def _take_order(self) -> None:
+        """Write the order that training takes into the job, where what was wished for could not be had."""
+        shuffle = self.dataset.ways.shuffle
+        if shuffle != self.job.data.shuffle:
+            data = self.job.data.model_copy(update={"shuffle": shuffle})
+            self.job = self.job.model_copy(update={"data": data})
+            self.prepared = replace(self.prepared, job=self.job)
 
     def _build_model(self) -> Model:
         facts, job = self.prepared.facts, self.job
@@ -190,6 +171,11 @@ class Session:
         trainer.tell("on_end", summary)
         return summary
 
+    def close(self) -> None:
+        """Give back what a run holds: files, threads, MPI's memory."""
+        self.dataset.close()
+        self.strategy.close()
+
     def say(self, text: str) -> None:
         """Show people a line."""
         if self.group.rank == 0:
@@ -252,7 +238,8 @@ class Session:
             if self.model.target_kind == "real":
                 baseline = self.evaluator.mean_predictor(dataset.train, dataset.test)
         seconds = trainer.train_s
-        memory = self.group.all_gather_objects(peak_bytes())
+        ranks = self.group.all_gather_objects((peak_bytes(), trainer.data_wait_s))
+        memory, waited = [rank[0] for rank in ranks], max(rank[1] for rank in ranks)
         return {
             "finished": True,
             "job": self.job.name,
@@ -274,6 +261,8 @@ class Session:
             "compile_s": self.compile_s,
             "setup_s": self.setup_s,
             "train_s": seconds,
+            "data_wait_s": waited,
+            "data_wait_fraction": waited / seconds if seconds else math.nan,
             "peak_memory_bytes_per_rank": memory,
             "versions": versions(self.group),
         }

@@ -105,8 +105,13 @@ target = "labels"                 # the dataset of the targets: integers and tex
 split = {validation = 0.1, test = 0.2}   # fractions of the rows, drawn by run.seed; default: all rows train
 # validation_files = "valid.h5"   # instead of split.validation: rows from files of their own
 # test_files = "test.h5"          # instead of split.test
-# distribute = "scatter"          # "scatter": rank 0 reads and hands out; "shared": every rank reads its own rows
-# shuffle = "global"              # "global": all rows in a new order every epoch; "none": in file order
+# distribute = "auto"             # "shared" (every rank reads its own rows) where all ranks see the same files, else
+                                  # "scatter" (rank 0 reads and hands out); the run says which
+# memory = "auto"                 # what data may take on a rank ("512 MB"): half of what a node has left, over its
+                                  # ranks; what does not fit is read again in every epoch, or mapped
+# shuffle = "global"              # "global": all rows in a new order every epoch; "chunks": chunks of rows in a new
+                                  # order, mixed within shuffle_buffer, for data larger than memory; "none": file order
+# shuffle_buffer = "64 MB"        # of "chunks": the rows that are mixed with each other
 
 [model]                           # default: a small network that fits the data
 layers = [

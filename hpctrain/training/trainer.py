@@ -75,12 +75,14 @@ class Trainer:
     stopped: bool = False  # a signal ended the run before its planned end
     ended_early: bool = False  # early stopping did
     train_s: float = 0.0  # time of the steps alone, in this process
+    data_wait_s: float = 0.0  # of it, the time until the batch was there: waiting, and putting its rows together
     trained_rows: int = 0  # examples of all ranks in those steps
     _weights: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)  # room for a batch's weights
     _current_step: int = 0  # counted from 1, for the message of a fault
     _saved_step: int = -1
     _saved_at: float = field(default_factory=time.monotonic)
     _epoch_s: float = 0.0
+    _epoch_wait_s: float = 0.0
     _epoch_first_rows: int = 0
 
     def run(self) -> None:
@@ -107,13 +109,14 @@ class Trainer:
         progress = self.progress
         started = time.perf_counter()
         for batch in self.loader.epoch(progress.epoch, first=progress.step_in_epoch):
+            waited = time.perf_counter() - started
             self._current_step = progress.step + 1
             weight = self._total(batch.weight)
             loss_sum = self._sum_gradients(batch, weight)
             lr = self.learning_rate(progress.step) * progress.plateau_factor
             outcome = self.strategy.step(progress.step, lr)
             progress.add(loss_sum, weight, batch.rows)
-            self._report_step(outcome, lr, time.perf_counter() - started)
+            self._report_step(outcome, lr, time.perf_counter() - started, waited)
             if progress.step_in_epoch == self.loader.steps_per_epoch:
                 self._close_epoch(complete=True)
             self.stopped = outcome.stop
@@ -153,10 +156,12 @@ class Trainer:
         tail[flat.CHECKPOINT] = self._clock_wants_checkpoint()
         return loss_sum
 
-    def _report_step(self, outcome: StepOutcome, lr: float, seconds: float) -> None:
+    def _report_step(self, outcome: StepOutcome, lr: float, seconds: float, waited: float) -> None:
         progress = self.progress
         self.train_s += seconds
         self._epoch_s += seconds
+        self.data_wait_s += waited
+        self._epoch_wait_s += waited
         if math.isnan(outcome.loss):
             raise UserError(
                 f"the loss is not a number (NaN) in step {progress.step}, epoch {progress.epoch + 1}: "
@@ -166,7 +171,9 @@ class Trainer:
                 "inputs far from the size of 1 want scaling",
                 agreed=True,
             )
-        report = StepReport(progress.step, progress.epoch, outcome.loss, lr, outcome.weight, seconds, outcome.grad_norm)
+        report = StepReport(
+            progress.step, progress.epoch, outcome.loss, lr, outcome.weight, seconds, outcome.grad_norm, waited
+        )
         self.tell("on_step", report)
 
     def _close_epoch(self, complete: bool) -> None:
@@ -181,9 +188,11 @@ class Trainer:
         new_rows = rows - self._epoch_first_rows
         self.trained_rows += new_rows
         rate = new_rows / self._epoch_s if self._epoch_s else math.nan
-        report = EpochReport(progress.epoch, progress.step, rows, progress.train_loss, self._epoch_s, rate)
+        report = EpochReport(
+            progress.epoch, progress.step, rows, progress.train_loss, self._epoch_s, rate, self._epoch_wait_s
+        )
         self.tell("on_epoch", report)
-        self._epoch_s, self._epoch_first_rows = 0.0, 0
+        self._epoch_s, self._epoch_wait_s, self._epoch_first_rows = 0.0, 0.0, 0
         if self.validate is not None:
             evaluation = self.validate(progress)
             self.tell("on_evaluation", evaluation)

@@ -8,7 +8,7 @@ import pytest
 from hpctrain.comm import join
 from hpctrain.comm.single_group import SingleGroup
 from hpctrain.data.format import RowFormat
-from hpctrain.data.shard import Shard
+from hpctrain.data.shard import MemoryShard
 from hpctrain.nn import METRICS
 from hpctrain.nn.losses import MeanSquaredError, SoftmaxCrossEntropy
 from hpctrain.nn.metrics import auc
@@ -40,9 +40,9 @@ def test_every_metric_is_that_of_all_rows(kind, exact_scores, monkeypatch):
 
     starts = np.array([0, *(5 * rank**2 for rank in range(group.size - 1)), ROWS])  # the first rank has nothing
     own = slice(starts[group.rank], starts[group.rank + 1])
-    shard = Shard(form, outputs[own], targets[own], starts, int(starts[group.rank]), weight[own])
+    shard = MemoryShard(form, outputs[own], targets[own], starts, int(starts[group.rank]), weight[own])
     report = Evaluator(group, model, metrics).run(shard, "test")
-    whole = Shard(form, outputs, targets, np.array([0, ROWS]), 0, weight)
+    whole = MemoryShard(form, outputs, targets, np.array([0, ROWS]), 0, weight)
     expected = Evaluator(SingleGroup(), model, metrics).run(whole, "test")
     assert report.examples == ROWS
     assert list(report.metrics) == list(expected.metrics)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hpctrain.comm import join
-from hpctrain.data import load as load_module
+from hpctrain.data import scatter
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.data.load import load
 from hpctrain.data.sharding import TEST, TRAIN, VALIDATION, Split
@@ -33,7 +33,7 @@ def folder(group):
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(load_module, "BLOCK_BYTES", 300)  # a dozen rows: many blocks a rank
+    monkeypatch.setattr(scatter, "BLOCK_BYTES", 300)  # a dozen rows: many blocks a rank
 
 
 def write(group, folder, name, inputs, targets, **options):
@@ -147,7 +147,7 @@ def test_with_scatter_only_rank_0_needs_the_files(group, folder):
 @pytest.mark.parametrize("distribute", ["scatter", "shared"])
 def test_memory_above_the_own_shard_is_a_few_blocks(group, folder, monkeypatch, distribute, channels_first):
     block = 1 << 20
-    monkeypatch.setattr(load_module, "BLOCK_BYTES", block)
+    monkeypatch.setattr(scatter, "BLOCK_BYTES", block)
     rows = 20_000  # 32 blocks of float64, which is converted on the way
     inputs = np.zeros((rows, 2, 100))
     path = write(group, folder, "a.h5", inputs, np.zeros(rows, int))

@@ -6,8 +6,9 @@ import pytest
 from hpctrain.comm import join
 from hpctrain.data.format import RowFormat
 from hpctrain.data.loader import BatchLoader
-from hpctrain.data.shard import Shard
-from hpctrain.data.sharding import EpochOrder, row_range, worker_range
+from hpctrain.data.order import EpochOrder
+from hpctrain.data.shard import MemoryShard
+from hpctrain.data.sharding import row_range, worker_range
 
 pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.timeout(60)]
 
@@ -29,7 +30,7 @@ def shard_of(group, total, kind="class", uneven=False):
         starts[1:-1] = total  # rank 0 holds everything
     own = slice(starts[group.rank], starts[group.rank + 1])
     form = RowFormat((1, 3), kind, () if kind == "class" else (2,))
-    shard = Shard(form, inputs[own], targets[own], starts, int(starts[group.rank]))
+    shard = MemoryShard(form, inputs[own], targets[own], starts, int(starts[group.rank]))
     return shard, inputs, targets
 
 
@@ -71,7 +72,7 @@ def test_positions_and_weights_go_with_their_rows(group, weight_shape):
     own = slice(starts[group.rank], starts[group.rank + 1])
     form = RowFormat((1,), "class", (positions,), weight_shape)
     inputs = ids[:, None].astype(np.float32)
-    shard = Shard(form, inputs[own], targets[own], starts, int(starts[group.rank]), stored[own])
+    shard = MemoryShard(form, inputs[own], targets[own], starts, int(starts[group.rank]), stored[own])
     expected = np.broadcast_to(stored if stored.size else np.ones((total, 1)), (total, positions))
     loader = BatchLoader(group, shard, 8, 1, window_bytes=2000)
     loader.warm_up()

@@ -10,7 +10,7 @@ import pytest
 
 from hpctrain.comm.single_group import SingleGroup
 from hpctrain.data.format import RowFormat
-from hpctrain.data.shard import Shard
+from hpctrain.data.shard import MemoryShard
 from hpctrain.nn.losses import BinaryCrossEntropy, Loss, MeanSquaredError, Poisson, Quantile, SoftmaxCrossEntropy
 from hpctrain.nn.metrics import Accuracy, Auc, ConfusionMatrix, MeanAbsoluteErrorMetric, Metric, Perplexity
 from hpctrain.training import evaluate
@@ -28,17 +28,17 @@ def model_of(loss: Loss, kind: str, out_shape: tuple[int, ...]) -> SimpleNamespa
     return SimpleNamespace(loss=loss, target_kind=kind, plan=plan, predict=predict, **shapes)
 
 
-def shard_of(outputs: np.ndarray, targets: np.ndarray, kind: str, weight: np.ndarray | None = None) -> Shard:
+def shard_of(outputs: np.ndarray, targets: np.ndarray, kind: str, weight: np.ndarray | None = None) -> MemoryShard:
     target_shape = targets.shape[1:] or (() if kind == "class" else (1,))
     form = RowFormat(outputs.shape[1:], kind, target_shape, None if weight is None else weight.shape[1:])
     stored = np.empty((len(outputs), form.weight_words), np.float32)
     if weight is not None:
         stored[:] = weight.reshape(len(outputs), -1)
     flat = targets if kind == "class" and targets.ndim == 1 else targets.reshape(len(targets), -1)
-    return Shard(form, outputs, flat, np.array([0, len(outputs)]), 0, stored)
+    return MemoryShard(form, outputs, flat, np.array([0, len(outputs)]), 0, stored)
 
 
-def evaluated(loss: Loss, shard: Shard, metrics: dict[str, Metric], monkeypatch: pytest.MonkeyPatch) -> dict:
+def evaluated(loss: Loss, shard: MemoryShard, metrics: dict[str, Metric], monkeypatch: pytest.MonkeyPatch) -> dict:
     monkeypatch.setattr(evaluate, "ROWS", 5)
     evaluator = Evaluator(SingleGroup(), model_of(loss, shard.format.target_kind, shard.inputs.shape[1:]), metrics)
     evaluator.warm_up()

@@ -9,10 +9,11 @@ import pytest
 from hpctrain.batch import Batch
 from hpctrain.comm.single_group import SingleGroup
 from hpctrain.data import load as loading
+from hpctrain.data import scatter
 from hpctrain.data.format import RowFormat
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.data.loader import BatchLoader, exchange_bytes
-from hpctrain.data.shard import Shard
+from hpctrain.data.shard import MemoryShard
 from hpctrain.nn.layers.activations import Relu
 from hpctrain.nn.layers.dense import Dense
 from hpctrain.nn.losses import SoftmaxCrossEntropy
@@ -55,7 +56,7 @@ def test_the_workspace_is_counted_by_the_pages_that_passes_write(train, judged):
 
 def shard(rows, form):
     inputs, targets, weight = form.empty(rows)
-    return Shard(form, inputs, targets, np.array([0, rows]), 0, weight)
+    return MemoryShard(form, inputs, targets, np.array([0, rows]), 0, weight)
 
 
 @pytest.mark.parametrize(("rows", "batch"), [(1000, 10), (1000, 5000), (7, 3)])
@@ -63,9 +64,10 @@ def shard(rows, form):
 def test_the_exchange_is_counted_by_the_loader_s_arrays(rows, batch, window):
     form = RowFormat((3, 5), "class", (5,), (5,))
     loader = BatchLoader(SingleGroup(), shard(rows, form), batch, 0, window_bytes=window)
-    used = loader._windows if loader._window_steps < loader.steps_per_epoch else loader._windows[:1]
-    arrays = [loader._inputs, loader._targets, loader._stored, loader._weight]
-    arrays += [array for each in used for array in (each._ids, each._source, each._send, each.received)]
+    windows = loader._feed.windows
+    used = windows if loader.steps.window < loader.steps_per_epoch else windows[:1]
+    arrays = [*windows[0]._out, loader._weight]
+    arrays += [array for each in used for array in (each._ids, each._place, each._source, each._send, each._received)]
     expected = sum(array.nbytes for array in arrays)
     assert exchange_bytes(form, rows, batch, 1, window_bytes=window) == expected
 
@@ -78,14 +80,14 @@ def test_the_exchange_grows_with_what_stands_elsewhere():
     assert shared - alone == pytest.approx(2 * 10_000 * 3 / 16 * form.row_bytes, rel=0.1)
     # In the order of the file one rank holds all the rows of a window, and sends three quarters of them.
     in_order, shuffled = (exchange_bytes(form, 10_000, 100, 4, how, window_bytes=1 << 20) for how in ("none", "global"))
-    in_a_window = 100 * ((1 << 20) // (100 * (form.row_bytes + 24)))
+    in_a_window = 100 * ((1 << 20) // (100 * (form.row_bytes + 32)))
     assert in_order - shuffled == pytest.approx(2 * in_a_window * (3 / 4 - 3 / 16) * form.row_bytes, rel=0.1)
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("rows", [900, 5000])
 def test_reading_is_counted_by_what_it_allocates(tmp_path, monkeypatch, dtype, rows):
-    monkeypatch.setattr(loading, "BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr(scatter, "BLOCK_BYTES", 1 << 20)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"], file["y"] = np.zeros((rows, 250), dtype), np.zeros(rows, int)
     source = Hdf5Source([str(tmp_path / "a.h5")], "x", "y")
@@ -100,7 +102,7 @@ def test_reading_is_counted_by_what_it_allocates(tmp_path, monkeypatch, dtype, r
     held = dataset.train.nbytes + dataset.validation.nbytes
     unused = 0 if rows == 5000 else 1 << 20  # with so few rows the second block is made, but hardly written to
     assert (
-        peak - held - 1.1 * unused < 1.05 * loading.loading_bytes(source, 1, 0, "scatter", split) < 1.2 * (peak - held)
+        peak - held - 1.1 * unused < 1.05 * scatter.loading_bytes(source, 1, 0, "scatter", split) < 1.2 * (peak - held)
     )
 
 

@@ -44,8 +44,8 @@ def keys(path: Path) -> list[tuple[str, int | None]]:
 def test_each_kind_has_its_line(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path / "m.jsonl", log_every=0)
     log.on_start(info())
-    log.on_step(StepReport(1, 0, 0.25, 0.1, 10.0, 0.01, grad_norm=2.0))
-    log.on_epoch(EpochReport(0, 1, 50, 0.25, 0.1, 500.0))
+    log.on_step(StepReport(1, 0, 0.25, 0.1, 10.0, 0.01, grad_norm=2.0, data_wait_s=0.002))
+    log.on_epoch(EpochReport(0, 1, 50, 0.25, 0.1, 500.0, 0.02))
     log.on_evaluation(EvaluationReport("test", 0, 1, 5, 0.1, {"accuracy": 0.9}))
     log.on_end({"finished": True, "test": {"accuracy": 0.9}})
     log.close()
@@ -54,7 +54,17 @@ def test_each_kind_has_its_line(tmp_path: Path) -> None:
     assert times == sorted(times)
     assert all(0 <= time < 60 for time in times)
     assert lines == [
-        {"kind": "step", "step": 1, "epoch": 0, "loss": 0.25, "lr": 0.1, "weight": 10, "step_s": 0.01, "grad_norm": 2},
+        {
+            "kind": "step",
+            "step": 1,
+            "epoch": 0,
+            "loss": 0.25,
+            "lr": 0.1,
+            "weight": 10,
+            "step_s": 0.01,
+            "grad_norm": 2,
+            "data_wait_s": 0.002,
+        },
         {
             "kind": "epoch",
             "epoch": 0,
@@ -63,6 +73,7 @@ def test_each_kind_has_its_line(tmp_path: Path) -> None:
             "train_loss": 0.25,
             "train_s": 0.1,
             "examples_per_s": 500,
+            "data_wait_s": 0.02,
         },
         {
             "kind": "evaluation",

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from hpctrain.data.sharding import EpochOrder, row_range, worker_range
+from hpctrain.data.order import EpochOrder
+from hpctrain.data.sharding import row_range, worker_range
 from hpctrain.kernels.rows import assemble_rows, first_nonfinite_row, pack_rows, plan_window
 
 
@@ -24,7 +25,8 @@ def test_every_worker_gets_its_rows_in_order(size, total, batch, shuffle, uneven
         own = slice(starts[rank], starts[rank + 1])
         index, source = np.full(total, -99), np.full(total, -99)
         send_rows, receive_rows, cursor = np.zeros((3, size), np.int64)
-        leaving = plan_window(ids, batch, unit, starts, rank, index, send_rows, receive_rows, source, cursor)
+        held = (starts, np.arange(size), np.zeros(size, np.int64), rank, np.empty(total, np.int64))
+        leaving = plan_window(ids, batch, unit, *held, index, send_rows, receive_rows, source, cursor)
         wire = np.empty((leaving, 5 + weights.shape[1]), np.uint32)
         pack_rows(inputs[own], targets[own], weights[own], index[:leaving], wire)
         assert send_rows.sum() == leaving

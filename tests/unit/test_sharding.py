@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from hpctrain.data.sharding import TEST, TRAIN, VALIDATION, EpochOrder, Split, owner_of, row_range, worker_range
+from hpctrain.data.order import EpochOrder
+from hpctrain.data.sharding import TEST, TRAIN, VALIDATION, Split, row_range, worker_range
 from hpctrain.errors import UserError
 from hpctrain.kernels import rows as kernels
 
@@ -34,10 +35,9 @@ def test_shares_are_whole_units_the_same_at_every_world_size(rows, unit, size):
     assert [kernels.share_start(rows, rank, size, unit) for rank in range(size)] == [lo for lo, _ in ranges]
 
 
-def test_owner_of_skips_ranks_without_rows():
+def test_empty_segments_are_skipped():
     starts = np.array([0, 0, 3, 3, 5, 5])
-    assert owner_of(np.arange(5), starts).tolist() == [1, 1, 1, 3, 3]
-    assert [kernels.owner_of(i, starts) for i in range(5)] == [1, 1, 1, 3, 3]
+    assert [kernels.segment_of(i, starts) for i in range(5)] == [1, 1, 1, 3, 3]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 31, 32, 33, 1797, 65536, 100_003])

@@ -7,7 +7,7 @@ import pytest
 from hpctrain.data.facts import DataFacts
 from hpctrain.data.format import RowFormat
 from hpctrain.data.hdf5 import Hdf5Source
-from hpctrain.data.shard import Shard
+from hpctrain.data.shard import MemoryShard
 from hpctrain.errors import UserError
 
 ROWS, T = 7, 4
@@ -45,7 +45,7 @@ def source_of(tmp_path, tables):
 def batch_weight(source: Hdf5Source) -> np.ndarray:
     """The weights that batches of a source's rows have."""
     inputs, targets, weight = source.read(0, ROWS)
-    shard = Shard(source.format, inputs, targets, np.array([0, ROWS]), 0, weight)
+    shard = MemoryShard(source.format, inputs, targets, np.array([0, ROWS]), 0, weight)
     return np.concatenate([batch.weight for batch in shard.batches(3)])
 
 
@@ -154,7 +154,7 @@ def test_a_shard_can_be_weighed(weight_shape):
     form = RowFormat((1,), "class", (T,), weight_shape)
     inputs, targets, stored = form.empty(3)
     inputs[:], targets[:], stored[:] = 0, np.arange(12).reshape(3, T), 2
-    shard = Shard(form, inputs, targets, np.array([0, 3]), 0, stored)
+    shard = MemoryShard(form, inputs, targets, np.array([0, 3]), 0, stored)
     weighed = shard.weighed(lambda targets, weight: weight * (targets % 2))
     expected = (targets % 2) * (1 if weight_shape is None else 2)
     assert np.array_equal(np.concatenate([batch.weight for batch in weighed.batches(2)]), expected)

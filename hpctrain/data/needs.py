@@ -1,0 +1,56 @@
+"""What the rows of a source take of memory on a rank, each way that they can go: counted before anything is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpctrain.data.hdf5 import Hdf5Source
+from hpctrain.data.loader import BUFFER_BYTES, exchange_bytes, pool_rows
+from hpctrain.data.mapped import mapped_bytes
+from hpctrain.data.scatter import loading_bytes
+from hpctrain.data.sharding import Split
+from hpctrain.data.stream import stream_bytes
+from hpctrain.data.ways import Needs
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What training asks of the rows.
+
+    shuffle       the order, see `order.EpochOrder`
+    may_change    whether "global" may become "chunks" where that is the only way
+    batch         examples of a step over all ranks
+    buffer_bytes  what is mixed under "chunks"
+    """
+
+    shuffle: str = "global"
+    may_change: bool = False
+    batch: int = 1
+    buffer_bytes: int = BUFFER_BYTES
+
+
+def needs_of(
+    source: Hdf5Source, split: Split, parts: dict[str, int], distribute: str, demand: Demand, size: int, is_close: bool
+) -> Needs:
+    """Return what a source's parts (name -> code in the split) take on rank 0, which needs most.
+
+    Without `is_close` the files are not opened: nothing is said of mapping and streaming.
+    """
+    form = source.format
+    memory = {part: -(-split.counts[code] // size) * form.row_bytes for part, code in parts.items()}
+    fractions = tuple(count / split.rows for count in split.counts[1:3])
+    loading = loading_bytes(source, size, 0, distribute, fractions)
+    if not is_close:
+        return Needs(memory, loading, None, 0)
+    mapped = None
+    if (distribute == "shared" or size == 1) and source.mapped_rows() is not None:
+        mapped = mapped_bytes(form, split.rows, len(parts) if len(parts) > 1 else 0)
+    chunk = int(np.diff(source.pieces()).max())
+    pool = pool_rows(form, demand.batch, demand.buffer_bytes) + chunk
+    readers = 1 if distribute == "scatter" else size
+    streamed = stream_bytes(form, chunk, pool, readers, is_cut=True) + source.reading_bytes(chunk)
+    window = pool * form.row_bytes // 8
+    streamed += exchange_bytes(form, split.rows, demand.batch, size, "none", window_bytes=window)
+    return Needs(memory, loading, mapped, streamed)

@@ -1,0 +1,153 @@
+"""Which way each part of the data goes: in memory, in mapped files, or streamed; and who can see the files.
+
+Looking (at files, at memory) and choosing are apart: `choose` is arithmetic.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from hpctrain.comm.group import Group
+from hpctrain.errors import UserError
+from hpctrain.memory import available_bytes
+
+MEMORY, MAPPED, STREAMED = "memory", "mapped", "streamed"
+_SHARE_OF_AVAILABLE = 0.5  # of the memory that is left on a node, for the data of all its ranks
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What the parts of one source take on the rank that needs most, in bytes.
+
+    memory    part -> its rows in memory
+    loading   beside that, for a while, where any part of the source is read into memory
+    mapped    all parts of the source, mapped; None where the source cannot be mapped
+    streamed  a part, streamed
+    """
+
+    memory: dict[str, int]
+    loading: int
+    mapped: int | None
+    streamed: int
+
+
+@dataclass(frozen=True)
+class Ways:
+    """What was chosen: part -> way, the order of training, and lines that say so."""
+
+    of: dict[str, str]
+    shuffle: str
+    said: tuple[str, ...]
+
+
+def budget(group: Group, memory: int | None) -> int:
+    """Return the bytes that data may take on a rank, the same on every rank.  Collective.
+
+    `memory` is what the job says; None: half of what is available on the rank's node, divided by its ranks there, and
+    the least of all nodes.
+    """
+    if memory is not None:
+        return memory
+    return min(group.all_gather_objects(int(_SHARE_OF_AVAILABLE * available_bytes() / group.local_size)))
+
+
+def sees_files(group: Group, files: list[str] | None) -> bool:
+    """Return whether every rank sees the same files as rank 0, whose paths are given there.  Collective.
+
+    The same: of the same size, and last written to at the same time.
+    """
+    states = group.broadcast_object([(path, _state(path)) for path in files] if group.rank == 0 else None)
+    return all(group.all_gather_objects(all(_state(path) == state for path, state in states)))
+
+
+def _state(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
+def choose(needs: list[Needs], limit: int, shuffle: str, is_free: bool, ranks: int) -> Ways:
+    """Choose a way for every part.
+
+    needs    of each source; the first one's parts are "train" and what is split off from it
+    limit    bytes that data may take on a rank
+    is_free  "global" may become "chunks" where the training rows neither fit nor can be mapped
+
+    Raises `UserError` where there is no way.
+    """
+    parts = {part: size for need in needs for part, size in need.memory.items()}
+    loading = max(need.loading for need in needs)
+    everything = sum(parts.values()) + loading
+    if everything <= limit:
+        return Ways(dict.fromkeys(parts, MEMORY), shuffle, ())
+    why = f"{_mb(everything)} of data and reading them are more than the {_mb(limit)} a rank may use"
+    train = needs[0]
+    ways: dict[str, str] = {}
+    said = []
+    if shuffle == "global" and train.mapped is not None and train.mapped <= limit:
+        ways |= dict.fromkeys(train.memory, MAPPED)
+        left = limit - train.mapped
+        said.append(f"data: every rank reads its rows where they stand in the files (memory maps): {why}")
+    else:
+        if shuffle == "global":
+            if not is_free:
+                raise _no_way(everything, limit, ranks)
+            shuffle = "chunks"
+            said.append(
+                'shuffle: "chunks" instead of "global", which needs all rows in memory or in contiguous, '
+                "uncompressed float32 that every rank sees"
+            )
+        ways["train"] = STREAMED
+        left = limit - train.streamed
+        said.append(f"data: read in pieces in every epoch: {why}")
+        if left < 0:
+            raise UserError(
+                "data.memory is too little to read the data in pieces",
+                found=f"{_mb(limit)} a rank",
+                allowed=f"{_mb(train.streamed)} or more with this data.shuffle_buffer",
+                hint="give data.memory more, or data.shuffle_buffer less",
+            )
+    for need in needs:
+        kept = need.loading
+        for part, size in need.memory.items():
+            if part in ways:
+                continue
+            if size + kept <= left:
+                ways[part] = MEMORY
+                left -= size
+            elif need.mapped is not None and need.mapped <= left:
+                ways[part] = MAPPED
+                left -= need.mapped
+            else:
+                ways[part] = STREAMED
+    return Ways(ways, shuffle, tuple(said))
+
+
+def mixing(shuffle: str, chunk_rows: int, pool_rows: int, total: int) -> str:
+    """Say in a line what order the examples come in, and what that costs in mixing."""
+    if shuffle == "none":
+        return "shuffle: none, every epoch goes through the rows in the order of the files"
+    if shuffle == "global" or pool_rows >= total:
+        return "shuffle: global, every epoch is a permutation of all examples"
+    return (
+        f"shuffle: chunks of about {chunk_rows:,} examples in random order, mixed among {pool_rows:,} at a time "
+        f"({min(1.0, pool_rows / total):.1%} of the epoch; more with a larger data.shuffle_buffer)"
+    )
+
+
+def _no_way(needed: int, limit: int, ranks: int) -> UserError:
+    enough = -(-needed * ranks // max(limit, 1))
+    return UserError(
+        'data.shuffle = "global" needs all rows in memory, or in files that can be mapped',
+        found=f"{_mb(needed)} a rank, more than the {_mb(limit)} of data.memory; the inputs are not contiguous, "
+        "uncompressed float32 that every rank sees",
+        allowed='data.shuffle = "chunks" or "none" for data that are read in pieces',
+        hint=f'set data.shuffle = "chunks", give data.memory {_mb(needed)}, or take about {enough} ranks',
+    )
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:,.0f} MB"

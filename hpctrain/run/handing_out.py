@@ -1,0 +1,76 @@
+"""How a run gets at its data: what "auto" comes to, the sources opened where they are needed, and the shards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from hpctrain.comm.group import Group
+from hpctrain.data.hdf5 import Hdf5Source
+from hpctrain.data.load import PARTS, Progress, load
+from hpctrain.data.needs import Demand
+from hpctrain.data.shard import Dataset
+from hpctrain.data.ways import MEMORY, sees_files
+from hpctrain.monitor.words import counted
+from hpctrain.run.master import Prepared
+
+
+def hand_out(group: Group, prepared: Prepared, say: Callable[[str], None], progress: Progress | None = None) -> Dataset:
+    """Return this rank's shards of a job's data; `say` shows people a line.  Collective."""
+    job = prepared.job
+    distribute = _distribute(group, prepared, say)
+    reads = group.rank == 0 or distribute == "shared"
+    with group.agreed():
+        sources = {part: prepared.source(part) if reads else None for part in PARTS}
+    for line in prepared.notes:
+        say(line)
+    try:
+        dataset = load(
+            group,
+            *sources.values(),
+            split=(job.data.split.validation, job.data.split.test) if job.data.split else (0.0, 0.0),
+            distribute=distribute,
+            seed=job.run.seed,
+            progress=progress,
+            memory=job.data.memory_bytes,
+            demand=demand_of(prepared),
+        )
+        _mention_dropped(group, prepared, list(sources.values()), dataset, say)
+    finally:
+        for source in sources.values():
+            if source is not None:
+                source.close()
+    for line in dataset.ways.said:
+        say(line)
+    return replace(dataset, train=dataset.train.weighed(job.loss.weigh)) if job.loss.weighs else dataset
+
+
+def demand_of(prepared: Prepared) -> Demand:
+    """Return what a job asks of its rows."""
+    data = prepared.job.data
+    return Demand(data.shuffle, data.distribute == "auto", prepared.job.run.update_batch, data.buffer_bytes)
+
+
+def _distribute(group: Group, prepared: Prepared, say: Callable[[str], None]) -> str:
+    """Return the way that the rows are handed out; "auto" looks which is possible, and says so."""
+    wanted = prepared.job.data.distribute
+    if wanted != "auto":
+        return wanted
+    if group.size == 1:
+        return "shared"
+    files = [path for paths in prepared.files.values() for path in paths]
+    if sees_files(group, files):
+        say('distribute: "shared", every rank reads its own rows: all see the same files')
+        return "shared"
+    say('distribute: "scatter", rank 0 reads for all: not every rank sees the same files')
+    return "scatter"
+
+
+def _mention_dropped(
+    group: Group, prepared: Prepared, sources: list[Hdf5Source | None], dataset: Dataset, say: Callable[[str], None]
+) -> None:
+    """Say how many examples do not count because something in them is missing, where all of them have been seen."""
+    if prepared.job.data.missing != "drop" or set(dataset.ways.of.values()) != {MEMORY}:
+        return
+    found = sum(group.all_gather_objects(sum(source.dropped for source in sources if source)))
+    say(f'not counted, for values in them are missing (data.missing = "drop"): {counted(found, "example")}')
