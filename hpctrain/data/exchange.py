@@ -6,6 +6,7 @@ another rank holds arrive by an exchange, which all ranks work out by themselves
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -101,6 +102,10 @@ class Window(ABC):
     def test(self) -> None:
         """Move what is under way on."""
 
+    def take_waited(self) -> float:
+        """Return the seconds that `start` waited since the last call."""
+        return 0.0
+
     @abstractmethod
     def rows(self, step: int) -> tuple[np.ndarray, Arrays]:
         """Return the ids and the arrays of this rank's share of a step of the window; valid until the next call."""
@@ -162,6 +167,7 @@ class ExchangeWindow(Window):
         self._send_rows, self._receive_rows, self._cursor = np.zeros((3, size), np.int64)
         self._shares: list[tuple[np.ndarray, np.ndarray]] = []
         self._request: Request | None = None
+        self._waited_s = 0.0
         self._done = 0  # what was needed before this position is not needed any more when this window starts anew
 
     def start(self, order: EpochOrder, step: int) -> None:
@@ -172,7 +178,9 @@ class ExchangeWindow(Window):
         self._done = hi
         if lo >= hi:
             return
+        started = time.perf_counter()
         held.hold(hi)
+        self._waited_s += time.perf_counter() - started
         ids = order.fill(lo, self._ids[: hi - lo])
         leaving = plan_window(
             ids,
@@ -223,6 +231,11 @@ class ExchangeWindow(Window):
         if self._request is not None:
             self._request.wait()
             self._request = None
+
+    def take_waited(self) -> float:
+        """Return the seconds that `start` waited since the last call."""
+        waited, self._waited_s = self._waited_s, 0.0
+        return waited
 
     def forget(self) -> None:
         """Forget the epoch before: it has nothing more to release."""

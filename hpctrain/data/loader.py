@@ -6,6 +6,7 @@ work on, wherever they are held; they come one window (several steps) ahead, see
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -68,6 +69,7 @@ class BatchLoader:
         self.steps_per_epoch = self.steps.per_epoch
         self._feed = shard.feed(self.steps, self.chunks)
         self._weight = shard.format.full_weight(self.steps.most)
+        self.waited_s = 0.0  # for rows that were not there yet; whoever reads it may set it back
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         """Yield this rank's share of each step's batch, from step `first` of the epoch on; shares may be empty.
@@ -83,7 +85,7 @@ class BatchLoader:
             for begin in range(first, self.steps_per_epoch, self.steps.window):
                 end = min(begin + self.steps.window, self.steps_per_epoch)
                 following.start(order, end)  # on its way while this window is worked on
-                window.wait()
+                self._wait(window)
                 for step in range(begin, end):
                     yield self._make(window, epoch, step, step - begin)
                     following.test()  # MPI moves messages on only when it is called
@@ -91,6 +93,11 @@ class BatchLoader:
         finally:
             for each in self._feed.windows:
                 each.wait()
+
+    def _wait(self, window: Window) -> None:
+        started = time.perf_counter()
+        window.wait()
+        self.waited_s += time.perf_counter() - started + sum(each.take_waited() for each in self._feed.windows)
 
     def _make(self, window: Window, epoch: int, step: int, step_of_window: int) -> Batch:
         ids, (inputs, targets, stored) = window.rows(step_of_window)

@@ -37,7 +37,7 @@ class StepReport:
     weight: float
     step_s: float
     grad_norm: float | None = None
-    data_wait_s: float = 0.0  # of step_s, on rank 0: until the batch was there
+    data_wait_s: float = 0.0  # of step_s, on rank 0: waiting for rows
 
 
 @dataclass
@@ -50,7 +50,7 @@ class EpochReport:
     train_loss: float
     train_s: float
     examples_per_s: float
-    data_wait_s: float = 0.0  # of train_s, on rank 0: until the batches were there
+    data_wait_s: float = 0.0  # of train_s, on rank 0: waiting for rows
 
 
 @dataclass

@@ -238,8 +238,8 @@ class Session:
             if self.model.target_kind == "real":
                 baseline = self.evaluator.mean_predictor(dataset.train, dataset.test)
         seconds = trainer.train_s
-        ranks = self.group.all_gather_objects((peak_bytes(), trainer.data_wait_s))
-        memory, waited = [rank[0] for rank in ranks], max(rank[1] for rank in ranks)
+        ranks = self.group.all_gather_objects((peak_bytes(), trainer.data_wait_s, trainer.data_s))
+        memory, (waited, data_s) = [rank[0] for rank in ranks], (max(rank[i] for rank in ranks) for i in (1, 2))
         return {
             "finished": True,
             "job": self.job.name,
@@ -263,6 +263,7 @@ class Session:
             "train_s": seconds,
             "data_wait_s": waited,
             "data_wait_fraction": waited / seconds if seconds else math.nan,
+            "data_s": data_s,
             "peak_memory_bytes_per_rank": memory,
             "versions": versions(self.group),
         }

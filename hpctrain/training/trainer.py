@@ -75,7 +75,8 @@ class Trainer:
     stopped: bool = False  # a signal ended the run before its planned end
     ended_early: bool = False  # early stopping did
     train_s: float = 0.0  # time of the steps alone, in this process
-    data_wait_s: float = 0.0  # of it, the time until the batch was there: waiting, and putting its rows together
+    data_s: float = 0.0  # of it, the time until a batch was there: waiting for rows, and putting them together
+    data_wait_s: float = 0.0  # of that, waiting alone
     trained_rows: int = 0  # examples of all ranks in those steps
     _weights: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)  # room for a batch's weights
     _current_step: int = 0  # counted from 1, for the message of a fault
@@ -109,7 +110,8 @@ class Trainer:
         progress = self.progress
         started = time.perf_counter()
         for batch in self.loader.epoch(progress.epoch, first=progress.step_in_epoch):
-            waited = time.perf_counter() - started
+            self.data_s += time.perf_counter() - started
+            waited, self.loader.waited_s = self.loader.waited_s, 0.0
             self._current_step = progress.step + 1
             weight = self._total(batch.weight)
             loss_sum = self._sum_gradients(batch, weight)
