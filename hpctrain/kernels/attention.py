@@ -18,7 +18,7 @@ import numpy as np
 from hpctrain.kernels.jit import kernel
 from hpctrain.kernels.panel_softmax import BOTTOM, DELTA, FADE, TOP, TOTAL, soften, soften_backward
 from hpctrain.kernels.panels import LANES, product, whole_tiles
-from hpctrain.kernels.views import keep_apart
+from hpctrain.kernels.views import keep_apart, view
 
 KEYS = 64
 """Keys in a block: its scores (64 x 32) and the keys and values of a usual head stay in the first-level cache."""
@@ -67,7 +67,7 @@ def attention_forward(
                 seen = visible_keys(listed, count, first + in_block, causal)
                 fill(stats[TOP], nothing)
                 fill(stats[TOTAL], zero)
-                fill(sums.reshape(sums.size), zero)
+                fill(view(sums, 0, (sums.size,)), zero)
                 for block in range(0, seen, KEYS):
                     size = min(KEYS, seen - block)
                     load_keys(qkv, start, listed[block : block + size], inner + column, width, keys)
@@ -135,8 +135,8 @@ def attention_backward(
         for head in range(heads):
             column = head * width
             of_head = log_sums[(row * heads + head) * steps : (row * heads + head + 1) * steps]
-            fill(d_keys.reshape(d_keys.size), zero)
-            fill(d_values.reshape(d_values.size), zero)
+            fill(view(d_keys, 0, (d_keys.size,)), zero)
+            fill(view(d_values, 0, (d_values.size,)), zero)
             for first in range(0, steps, LANES):
                 in_block = min(LANES, steps - first)
                 load_columns(qkv, start + first, in_block, column, width, scale, queries)
@@ -153,7 +153,7 @@ def attention_backward(
                     for h in range(width):
                         total += result[h] * slope_rows[q, h]
                     stats[DELTA, q] = total
-                fill(d_queries.reshape(d_queries.size), zero)
+                fill(view(d_queries, 0, (d_queries.size,)), zero)
                 for block in range(0, seen, KEYS):
                     size = min(KEYS, seen - block)
                     load_keys(qkv, start, listed[block : block + size], inner + column, width, keys)

@@ -16,13 +16,14 @@ import numpy as np
 
 from hpctrain.kernels.jit import kernel
 from hpctrain.kernels.vector_math import exp, log1p
+from hpctrain.kernels.views import view
 
 
 @kernel
 def by_weight(values, weight):
     """View C-contiguous `values` of any shape as (n, values.size / n), n = weight.size."""
     rows = weight.size
-    return values.reshape((rows, values.size // max(rows, 1)))
+    return view(values, 0, (rows, values.size // max(rows, 1)))
 
 
 @kernel
@@ -53,7 +54,7 @@ def softmax_cross_entropy(outputs, targets, weight, d_outputs, smoothing):
                 for j in range(columns):
                     mean += np.float64(d_outputs[i, j])
             total -= w * ((1.0 - smoothing) * np.float64(d_outputs[i, label]) + rest * mean)
-    powers = d_outputs.reshape(d_outputs.size)
+    powers = view(d_outputs, 0, (d_outputs.size,))
     for j in range(powers.size):  # one flat loop, which is vectorised however few columns there are
         powers[j] = exp(powers[j])
     for i in range(rows):

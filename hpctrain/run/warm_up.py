@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from hpctrain.comm.group import Group
-from hpctrain.kernels.jit import cache_dir, clear_old
+from hpctrain.kernels.jit import cache_dir, clear_old, compiling
 
 
 class Warmable(Protocol):
@@ -31,7 +31,8 @@ def warm_up(group: Group, parts: Sequence[tuple[str, Warmable]], tell: Callable[
             tell("compiling kernels (once for this version and CPU; later runs load them from the cache)")
         for name, part in parts:
             part_started = time.perf_counter()
-            part.warm_up()
+            with compiling():
+                part.warm_up()
             seconds = time.perf_counter() - part_started
             if seconds > 2.0:
                 tell(f"compiled the kernels of the {name} in {seconds:.1f} s")

@@ -6,7 +6,7 @@ from hpctrain.kernels.conv.kernels import IMAGE_GRADIENT
 from hpctrain.kernels.conv.sizes import Sizes
 from hpctrain.kernels.conv.tile import BIAS
 from hpctrain.kernels.jit import kernel
-from hpctrain.kernels.views import keep_apart
+from hpctrain.kernels.views import keep_apart, view
 
 
 @kernel(no_cpython_wrapper=True)
@@ -26,8 +26,8 @@ def depthwise_forward(x, weight, bias, y, rows, mode, *sizes):  # noqa: ANN001, 
     """
     keep_apart()
     s = Sizes(*sizes)
-    zero, w, n = x.dtype.type(0), weight.reshape(weight.size), s.out_channels
-    b, m = bias.reshape(bias.size), s.out_channels // s.in_channels
+    zero, w, n = x.dtype.type(0), view(weight, 0, (weight.size,)), s.out_channels
+    b, m = view(bias, 0, (bias.size,)), s.out_channels // s.in_channels
     for place in range(rows * s.y_d * s.y_h * s.y_w):
         i, o_d = place // (s.y_d * s.y_h * s.y_w), place // (s.y_h * s.y_w) % s.y_d
         o_h, o_w = place // s.y_w % s.y_h, place % s.y_w
@@ -59,8 +59,8 @@ def depthwise_backward(x, dy, weight, dx, d_weight, d_bias, rows, mode, beta, *s
     """
     keep_apart()
     s = Sizes(*sizes)
-    zero, w, n = x.dtype.type(0), weight.reshape(weight.size), s.out_channels
-    dw, db, m = d_weight.reshape(d_weight.size), d_bias.reshape(d_bias.size), s.out_channels // s.in_channels
+    zero, w, n = x.dtype.type(0), view(weight, 0, (weight.size,)), s.out_channels
+    dw, db, m = view(d_weight, 0, (d_weight.size,)), view(d_bias, 0, (d_bias.size,)), s.out_channels // s.in_channels
     needs_dx = mode & IMAGE_GRADIENT
     if beta == 0.0:
         for j in range(dw.size):

@@ -15,7 +15,7 @@ from hpctrain.kernels.conv.direct import (
 from hpctrain.kernels.conv.sizes import Sizes
 from hpctrain.kernels.conv.tile import BIAS, RELU, address, item_bytes
 from hpctrain.kernels.jit import kernel
-from hpctrain.kernels.views import keep_apart
+from hpctrain.kernels.views import keep_apart, view
 
 IMAGE_GRADIENT = 8
 """Bit of a backward pass's `mode`, beside BIAS and RELU: compute dx, too."""
@@ -80,15 +80,15 @@ def convolve_backward(x, y, dy, weight, dx, d_weight, d_bias, image, turned, bor
     x_floats = s.x_d * s.x_h * s.x_w * s.in_channels
     y_floats = s.y_d * s.y_h * s.y_w * s.out_channels
     if beta == 0.0:
-        _clear(d_weight.reshape(d_weight.size))
+        _clear(view(d_weight, 0, (d_weight.size,)))
         if mode & BIAS:
-            _clear(d_bias.reshape(d_bias.size))
+            _clear(view(d_bias, 0, (d_bias.size,)))
     if copies:
         _clear(image)
     if copies_out:
         _clear(border)
     if needs_dx:
-        turn_weights(weight.reshape(weight.size), s, turned)
+        turn_weights(view(weight, 0, (weight.size,)), s, turned)
     for row in range(rows):
         start, gradient = address(x) + row * x_floats * size, address(dy) + row * y_floats * size
         if copies:
@@ -122,7 +122,7 @@ def transposed(x, weight, bias, y, turned, border, rows, mode, *sizes):  # noqa:
     copies, zero, size = outer != inner, x.dtype.type(0), item_bytes(x.dtype.type(0))
     in_floats = s.y_d * s.y_h * s.y_w * s.out_channels
     out_floats = s.x_d * s.x_h * s.x_w * s.in_channels
-    turn_weights(weight.reshape(weight.size), s, turned)
+    turn_weights(view(weight, 0, (weight.size,)), s, turned)
     if copies:
         _clear(border)
     for row in range(rows):
@@ -150,9 +150,9 @@ def transposed_backward(x, y, dy, weight, dx, d_weight, d_bias, image, rows, mod
     in_floats = s.y_d * s.y_h * s.y_w * s.out_channels
     out_floats = s.x_d * s.x_h * s.x_w * s.in_channels
     if beta == 0.0:
-        _clear(d_weight.reshape(d_weight.size))
+        _clear(view(d_weight, 0, (d_weight.size,)))
         if mode & BIAS:
-            _clear(d_bias.reshape(d_bias.size))
+            _clear(view(d_bias, 0, (d_bias.size,)))
     if copies:
         _clear(image)
     for row in range(rows):
