@@ -113,7 +113,7 @@ def _cached_in_cache_dir() -> Iterator[None]:
 
 @contextlib.contextmanager
 def compiling() -> Iterator[None]:
-    """Look for garbage less often: numba makes millions of objects that stay, and a twentieth of its time goes there."""
+    """Look for garbage less often: numba makes millions of objects that stay; a twentieth of its time goes there."""
     before = gc.get_threshold()
     gc.set_threshold(max(before[0], 50_000) if before[0] else 0, *before[1:])
     try:
