@@ -6,7 +6,8 @@ What is in it is read with plain h5py and numpy, so that it can stand beside wha
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,21 +36,16 @@ class Layout:
     per_position: bool = False
 
 
-@dataclass
-class _Layouts:
-    found: dict[str, Layout] = field(default_factory=dict)
-
-    def add(self, data: dict[str, Any], **options: Any) -> Callable[[Callable[[Path], None]], Callable[[Path], None]]:
-        def put(write: Callable[[Path], None]) -> Callable[[Path], None]:
-            self.found[write.__name__] = Layout(write, data, **options)
-            return write
-
-        return put
-
-
-_layouts = _Layouts()
-LAYOUTS = _layouts.found
+LAYOUTS: dict[str, Layout] = {}
 """By name; each is written into a folder of its own."""
+
+
+def _layout(data: dict[str, Any], **options: Any) -> Callable[[Callable[[Path], None]], Callable[[Path], None]]:
+    def put(write: Callable[[Path], None]) -> Callable[[Path], None]:
+        LAYOUTS[write.__name__] = Layout(write, data, **options)
+        return write
+
+    return put
 
 
 def datasets(folder: Path, *names: str, files: str = "*.h5") -> list[np.ndarray]:
@@ -87,7 +83,7 @@ def _read_constituents(folder: Path) -> Arrays:
     return constituents, jets[:, 54:].argmax(1)
 
 
-@_layouts.add(
+@_layout(
     {"files": "jets-*.h5", "input": "jets[:, 0:53]", "target": "jets[:, -5:]", "target_encoding": "one_hot"},
     read=_read_jets,
 )
@@ -96,7 +92,7 @@ def jets(folder: Path) -> None:
     _jets(folder)
 
 
-@_layouts.add(
+@_layout(
     {"files": "jets-*.h5", "input": "constituents", "target": "jets[:, -5:]", "target_encoding": "one_hot"},
     read=_read_constituents,
 )
@@ -110,7 +106,7 @@ def _read_features(folder: Path) -> Arrays:
     return np.column_stack([a, b]), labels
 
 
-@_layouts.add({"files": "*.h5", "input": "features", "target": "labels"}, read=_read_features)
+@_layout({"files": "*.h5", "input": "features", "target": "labels"}, read=_read_features)
 def features(folder: Path) -> None:
     """A group of datasets, in two files."""
     random = _random(1)
@@ -130,7 +126,7 @@ def _read_climate(folder: Path) -> Arrays:
     return np.stack(inputs), np.stack(labels).reshape(len(labels), -1)
 
 
-@_layouts.add(
+@_layout(
     {
         "files": ".",
         "exclude": "stats.h5",
@@ -161,7 +157,7 @@ def _read_volumes(folder: Path) -> Arrays:
     return np.stack(inputs), np.stack(targets)
 
 
-@_layouts.add({"files": ".", "examples": "files", "input": "full", "target": "unitPar"}, read=_read_volumes)
+@_layout({"files": ".", "examples": "files", "input": "full", "target": "unitPar"}, read=_read_volumes)
 def volumes(folder: Path) -> None:
     """Volumes of int16 with four regression targets, one a file."""
     random = _random(3)
@@ -176,7 +172,7 @@ def _read_masked(folder: Path) -> Arrays:
     return inputs, targets
 
 
-@_layouts.add(
+@_layout(
     {"files": "*.h5", "input": "INPUTS/src/feature", "target": "TARGETS/label", "mask": "INPUTS/src/MASK"},
     read=_read_masked,
     weight=lambda folder: datasets(folder, "INPUTS/src/MASK")[0].astype("f4"),
@@ -204,7 +200,7 @@ def _read_samples(folder: Path) -> Arrays:
     return np.stack(inputs), np.array(targets)
 
 
-@_layouts.add(
+@_layout(
     {"files": "*.h5", "examples": "groups", "group": "sample_*", "input": "image", "target": ["energy", "time"]},
     read=_read_samples,
 )
@@ -227,7 +223,7 @@ def _read_records(folder: Path) -> Arrays:
     return np.stack(records, axis=2), labels
 
 
-@_layouts.add({"files": "*.h5", "input": "records_*", "target": "labels", "combine": "stack"}, read=_read_records)
+@_layout({"files": "*.h5", "input": "records_*", "target": "labels", "combine": "stack"}, read=_read_records)
 def records(folder: Path) -> None:
     """Several datasets of one shape: gzip, without a limit, in the latest version of the format."""
     random = _random(6)
@@ -252,21 +248,7 @@ def _xy(folder: Path, name: str, x: Any, y: Any, **options: Any) -> None:
 _XY = {"files": "*.h5", "input": "x", "target": "y"}
 
 
-@_layouts.add(_XY, read=_read_xy)
-def big_endian(folder: Path) -> None:
-    """Inputs and labels in the other byte order."""
-    random = _random(7)
-    _xy(folder, "a.h5", random.normal(size=(50, 4)).astype(">f8"), random.integers(0, 3, 50).astype(">i2"))
-
-
-@_layouts.add(_XY, read=_read_xy)
-def half_precision(folder: Path) -> None:
-    """Inputs of float16, real targets."""
-    random = _random(8)
-    _xy(folder, "a.h5", random.normal(size=(50, 4)).astype("f2"), random.normal(size=(50, 2)))
-
-
-@_layouts.add(_XY, read=_read_xy)
+@_layout(_XY, read=_read_xy)
 def empty_shards(folder: Path) -> None:
     """A shard without rows and one without a dataspace among full ones."""
     random = _random(9)
@@ -275,20 +257,19 @@ def empty_shards(folder: Path) -> None:
     _xy(folder, "c.h5", h5py.Empty("f8"), h5py.Empty("i8"))
 
 
-@_layouts.add(_XY, read=_read_xy)
-def two_rows(folder: Path) -> None:
-    """Fewer rows than ranks."""
-    _xy(folder, "a.h5", np.eye(2, 4), np.array([1, 0]))
+_NORMAL, _LABELS = _random(7).normal(size=(60, 5)), _random(8).integers(0, 3, 60)
+_SORTED = np.repeat([0, 1, 2, 4], 15)  # by class, with a gap in the labels
+_ARRAYS = {
+    "big_endian": (_NORMAL.astype(">f8"), _LABELS.astype(">i2")),
+    "half_precision": (_NORMAL.astype("f2"), _NORMAL[:, :2]),
+    "two_rows": (_NORMAL[:2], _LABELS[:2]),  # fewer than ranks
+    "sorted_classes": (np.eye(5)[_SORTED] + _NORMAL, _SORTED),
+}
+for _name, (_x, _y) in _ARRAYS.items():
+    LAYOUTS[_name] = Layout(partial(_xy, name="a.h5", x=_x, y=_y), _XY, read=_read_xy)
 
 
-@_layouts.add(_XY, read=_read_xy)
-def sorted_classes(folder: Path) -> None:
-    """Sorted by class, with a gap in the labels."""
-    labels = np.repeat([0, 1, 2, 4], 15)
-    _xy(folder, "a.h5", np.eye(5)[labels] + _random(10).normal(size=(60, 5)), labels)
-
-
-@_layouts.add(_XY, read=_read_xy)
+@_layout(_XY, read=_read_xy)
 def large_chunks(folder: Path) -> None:
     """Chunks of 1000 rows, compressed."""
     random = _random(11)
@@ -300,7 +281,7 @@ def _read_virtual(folder: Path) -> Arrays:
     return tuple(datasets(folder, "x", "y", files="part-*.h5"))
 
 
-@_layouts.add({"files": "all.h5", "input": "x", "target": "y"}, read=_read_virtual)
+@_layout({"files": "all.h5", "input": "x", "target": "y"}, read=_read_virtual)
 def virtual(folder: Path) -> None:
     """A virtual dataset over all files of a pattern."""
     random = _random(12)
@@ -324,7 +305,7 @@ def _read_events(folder: Path) -> Arrays:
     return np.column_stack([events["px"], events["py"]]), events["kind"]
 
 
-@_layouts.add({"files": "*.h5", "input": "events[px, py]", "target": "events[kind]"}, read=_read_events)
+@_layout({"files": "*.h5", "input": "events[px, py]", "target": "events[kind]"}, read=_read_events)
 def events(folder: Path) -> None:
     """Records (a compound type)."""
     random = _random(13)
@@ -346,7 +327,7 @@ def _read_series(folder: Path) -> Arrays:
     return np.stack(inputs), np.stack(targets)
 
 
-@_layouts.add(
+@_layout(
     {
         "files": "*.nc",
         "input": "power",
@@ -369,7 +350,7 @@ def _read_flowers(folder: Path) -> Arrays:
     return np.column_stack([np.unique(site, return_inverse=True)[1], size]), np.unique(kind, return_inverse=True)[1]
 
 
-@_layouts.add({"files": "*.h5", "input": ["site", "size"], "target": "kind"}, read=_read_flowers)
+@_layout({"files": "*.h5", "input": ["site", "size"], "target": "kind"}, read=_read_flowers)
 def flowers(folder: Path) -> None:
     """Text as categories: of varying length, and of a fixed one."""
     random = _random(15)
@@ -385,7 +366,7 @@ def _read_packed(folder: Path) -> Arrays:
     return np.where(inputs == -1, 0, inputs * 0.01 + 270.0), targets
 
 
-@_layouts.add(
+@_layout(
     {"files": "*.h5", "input": "t", "target": "y", "missing": "drop"},
     read=_read_packed,
     weight=lambda folder: (datasets(folder, "t")[0] != -1).all(axis=1).astype("f4"),
@@ -401,7 +382,7 @@ def packed(folder: Path) -> None:
         file["y"] = random.normal(size=40)
 
 
-@_layouts.add(_XY, read=_read_xy)
+@_layout(_XY, read=_read_xy)
 def compressed(folder: Path) -> None:
     """Each file with another filter of hdf5plugin."""
     random = _random(17)
