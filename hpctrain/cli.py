@@ -64,6 +64,24 @@ _JOB_EXAMPLES = """[bold]Examples[/bold]
 
   python -m hpctrain job job.toml --memory -n 8            will it fit?"""
 
+_INSPECT_EXAMPLES = """[bold]Examples[/bold]
+
+  python -m hpctrain inspect train.h5
+
+  python -m hpctrain inspect 'measurements/*.h5' --columns
+
+  python -m hpctrain inspect train.h5 --all              read every value
+
+  python -m hpctrain inspect train.h5 --json > facts.json"""
+
+_INIT_EXAMPLES = """[bold]Examples[/bold]
+
+  python -m hpctrain init train.h5 > job.toml
+
+  python -m hpctrain init 'measurements/*.h5' > job.toml
+
+  mpirun -n 4 python -m hpctrain train job.toml          as it is, or edited"""
+
 _SHARD_EXAMPLES = """[bold]Examples[/bold]
 
   python -m hpctrain shard train.h5 --shards 16 --out shards
@@ -217,6 +235,33 @@ def job(
     if builtin and file is not None:
         raise typer.BadParameter("--builtin and JOB are two jobs: give one of them")
     context.obj.append(partial(tool.memory_command, file, overrides or [], ranks))
+
+
+@app.command(epilog=_INSPECT_EXAMPLES)
+def inspect(
+    context: typer.Context,
+    files: Annotated[list[str], typer.Argument(metavar="FILES", help="HDF5 files (paths or quoted globs).")],
+    columns: Annotated[bool, typer.Option("--columns", help="Also each column of tables.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Read every value; without it, a sample of what is large.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Show what is in HDF5 files, what the values are like, and how a job reads them."""
+    from hpctrain.tools import inspect as tool
+
+    context.obj.append(partial(tool.command, files, columns, everything, json))
+
+
+@app.command(epilog=_INIT_EXAMPLES)
+def init(
+    context: typer.Context,
+    files: Annotated[list[str], typer.Argument(metavar="FILES", help="HDF5 files (paths or quoted globs).")],
+) -> None:
+    """Print a job file guessed from HDF5 files, which runs as it is."""
+    from hpctrain.tools import init as tool
+
+    context.obj.append(partial(tool.command, files))
 
 
 @app.command(epilog=_SHARD_EXAMPLES)

@@ -104,16 +104,33 @@ def test_version(capsys: pytest.CaptureFixture):
     assert capsys.readouterr().out == f"hpctrain {__version__}\n"
 
 
-def test_shard_and_stage_hand_everything_over(monkeypatch: pytest.MonkeyPatch):
+def test_verbs_for_data_hand_everything_over(monkeypatch: pytest.MonkeyPatch):
     calls = []
-    for tool in ("shard", "stage"):
+    for tool in ("shard", "stage", "inspect", "init"):
         monkeypatch.setattr(f"hpctrain.tools.{tool}.command", lambda *given: calls.append(given) or 0)
     assert code("shard", "a.h5", "b.h5", "--shards", "4", "--out", "s", "--along", "x") == 0
     assert code("stage", "s", "--to", "/l", "--all") == 0
-    assert calls == [(["a.h5", "b.h5"], 4, Path("s"), "x"), (Path("s"), Path("/l"), True)]
+    assert code("inspect", "a.h5", "--columns", "--json") == 0
+    assert code("init", "a.h5", "b.h5") == 0
+    assert calls == [
+        (["a.h5", "b.h5"], 4, Path("s"), "x"),
+        (Path("s"), Path("/l"), True),
+        (["a.h5"], True, False, True),
+        (["a.h5", "b.h5"],),
+    ]
 
 
-@pytest.mark.parametrize("verb", [[], ["train"], ["evaluate"], ["job"], ["shard"], ["stage"]], ids=str)
+def test_later_ranks_print_no_tables_and_no_job(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PMI_RANK", "1")
+    monkeypatch.setenv("PMI_SIZE", "2")
+    for verb in ("inspect", "init"):
+        assert code(verb, "no-such-file.h5") == 0
+        assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "verb", [[], ["train"], ["evaluate"], ["job"], ["inspect"], ["init"], ["shard"], ["stage"]], ids=str
+)
 def test_help_teaches_by_example(verb: list[str], capsys: pytest.CaptureFixture):
     assert code(*verb, "--help") == 0
     shown = capsys.readouterr().out
@@ -131,6 +148,8 @@ def test_help_teaches_by_example(verb: list[str], capsys: pytest.CaptureFixture)
         (["shard", "a.h5", "--out", "s"], "--shards"),
         (["shard", "a.h5", "--out", "s", "--shards", "0"], "--shards"),
         (["stage", "s"], "--to"),
+        (["inspect"], "Missing argument"),
+        (["init"], "Missing argument"),
         (["job", "a.toml"], "go with --memory"),
         (["job", "--memory", "-n", "0"], "--ranks"),
         (["job", "a.toml", "--memory", "--builtin"], "two jobs"),

@@ -60,6 +60,7 @@ def write_file(path: Path, rows: int, seed: int) -> dict[str, np.ndarray]:
         file["stats"].attrs["note"] = "of all rows"
         file["where"] = str(path)
         file["link"] = h5py.SoftLink("/y")
+        file["x/loop"] = file["/"]
         file.create_dataset("refs", data=[file["y"].ref] * rows, dtype=h5py.ref_dtype)
     return values
 

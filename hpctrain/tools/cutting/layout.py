@@ -7,16 +7,18 @@ datasets that are compared.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import h5py
 import numpy as np
 
 from hpctrain.data.files import open_file
+from hpctrain.data.filters import check_filters
 from hpctrain.data.manifest import SourceFile
 from hpctrain.errors import UserError, nearest
 from hpctrain.tools.cutting.raw import has_references, read_whole, same
+from hpctrain.tools.inspecting.contents import place_of
 
 COPY_BYTES = 16 << 20  # a dataset without rows of its own is copied into every shard up to this size
 _MEANING = ("scale_factor", "add_offset", "_FillValue", "missing_value")  # attributes that say what the numbers are
@@ -82,9 +84,10 @@ def look(paths: Sequence[str], along: str | None = None) -> Layout:
     rows.
     """
     status = [os.stat(path) for path in paths]
-    files = [_datasets(path) for path in paths]
+    looked = [_datasets(path) for path in paths]
+    files = [found for found, _ in looked]
     names = list(dict.fromkeys(name for found in files for name in found))
-    left_out = {name: why for path in paths for name, why in _links(path).items()}
+    left_out = {name: why for _, links in looked for name, why in links.items()}
     everywhere = [name for name in names if all(name in found for found in files)]
     left_out |= {name: f"it is not in {_first_without(paths, files, name)}" for name in names if name not in everywhere}
     for name in list(everywhere):
@@ -128,39 +131,28 @@ def check_unchanged(sources: Sequence[SourceFile]) -> None:
             )
 
 
-def walk(group: h5py.Group, prefix: str = "") -> Iterator[tuple[str, h5py.Dataset]]:
-    """Yield path and dataset for all datasets below a group that are reached by hard links, in the order of names."""
-    for name in group:
-        if isinstance(group.get(name, getlink=True), h5py.HardLink):
-            item = group[name]
-            if isinstance(item, h5py.Dataset):
-                yield prefix + name, item
-            elif isinstance(item, h5py.Group):
-                yield from walk(item, f"{prefix}{name}/")
+def _datasets(path: str) -> tuple[dict[str, _Seen], dict[str, str]]:
+    """Return the datasets of a file that hard links lead to, and what other links there are, which are not followed."""
+    found: dict[str, _Seen] = {}
+    links: dict[str, str] = {}
 
-
-def _links(path: str) -> dict[str, str]:
-    """Return the soft and external links of a file, which are not followed."""
-    found: dict[str, str] = {}
-
-    def visit(group: h5py.Group, prefix: str) -> None:
+    def visit(group: h5py.Group, prefix: str, above: frozenset[tuple]) -> None:
+        if (own := place_of(group)) in above:
+            return  # a hard link to a group that holds it
         for name in group:
             link = group.get(name, getlink=True)
             if isinstance(link, h5py.ExternalLink):
-                found[prefix + name] = f"a link to {link.path} in {link.filename}"
+                links[prefix + name] = f"a link to {link.path} in {link.filename}"
             elif isinstance(link, h5py.SoftLink):
-                found[prefix + name] = f"a link to {link.path}"
+                links[prefix + name] = f"a link to {link.path}"
             elif isinstance(item := group[name], h5py.Group):
-                visit(item, f"{prefix}{name}/")
+                visit(item, f"{prefix}{name}/", above | {own})
+            elif isinstance(item, h5py.Dataset):
+                found[prefix + name] = _see(item)
 
     with open_file(path) as file:
-        visit(file, "")
-    return found
-
-
-def _datasets(path: str) -> dict[str, _Seen]:
-    with open_file(path) as file:
-        return {name: _see(dataset) for name, dataset in walk(file)}
+        visit(file, "", frozenset())
+    return found, links
 
 
 def _see(dataset: h5py.Dataset) -> _Seen:
@@ -168,27 +160,11 @@ def _see(dataset: h5py.Dataset) -> _Seen:
     shape = () if is_null else dataset.shape
     kind = dataset.id.get_type().copy()
     size = kind.get_size() * int(np.prod(shape[1:], dtype=np.int64))
-    missing = [
-        f"HDF5 filter {code} ({name.decode(errors='replace') or 'no name'})"
-        for code, name in _filters(dataset)
-        if not h5py.h5z.filter_avail(code)
-    ]
-    if missing:
-        raise UserError(
-            f"{dataset.name!r} is compressed by a filter that is not installed here, in {dataset.file.filename}",
-            found=missing[0],
-            hint="pip install hdf5plugin has many filters",
-        )
+    check_filters(dataset, repr(dataset.name))
     problem = "references into the file itself" if has_references(dataset.dtype) else None
     return _Seen(
         shape[0] if shape else None, is_null, shape[1:], kind, dataset.dtype, size * (shape or (1,))[0], problem
     )
-
-
-def _filters(dataset: h5py.Dataset) -> list[tuple[int, bytes]]:
-    properties = dataset.id.get_create_plist()
-    found = (properties.get_filter(index) for index in range(properties.get_nfilters()))
-    return [(code, name) for code, _, _, name in found]
 
 
 def _common_rows(

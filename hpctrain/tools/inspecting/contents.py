@@ -15,6 +15,7 @@ import numpy as np
 
 from hpctrain.data.datasets import type_name
 from hpctrain.data.files import open_file
+from hpctrain.data.filters import is_available
 from hpctrain.errors import UserError
 
 LOOKED_AT = 256  # files, or groups that are alike, at most
@@ -197,7 +198,12 @@ def _file(path: str) -> FileSet:
     return FileSet((path,), entries, os.path.getsize(path), 1, links)
 
 
-def _walk(group: h5py.Group, prefix: str, links: dict[str, str], depth: int) -> Iterator[Entry]:
+def _walk(
+    group: h5py.Group, prefix: str, links: dict[str, str], depth: int, above: frozenset[tuple] = frozenset()
+) -> Iterator[Entry]:
+    if (own := place_of(group)) in above:
+        return  # a hard link to a group that holds it
+    above |= {own}
     groups = []
     for name in group:
         link = group.get(name, getlink=True)
@@ -215,7 +221,13 @@ def _walk(group: h5py.Group, prefix: str, links: dict[str, str], depth: int) -> 
         yield from _grouped(group, groups, prefix + pattern, prefix, depth)
         return
     for name in groups:
-        yield from _walk(group[name], f"{prefix}{name}/", links, depth + 1)
+        yield from _walk(group[name], f"{prefix}{name}/", links, depth + 1, above)
+
+
+def place_of(group: h5py.Group) -> tuple:
+    """Return what tells a group apart from all others, by whatever name it was reached."""
+    info = h5py.h5o.get_info(group.id)
+    return info.fileno, info.addr
 
 
 def _alike(group: h5py.Group, names: list[str]) -> str | None:
@@ -287,7 +299,7 @@ def _kind(dtype: np.dtype) -> str:
 def _filter(code: int, _flags: int, values: Sequence[int], name: bytes) -> Filter:
     known = _FILTERS.get(code) or name.decode(errors="replace").split(";")[0] or f"filter {code}"
     level = values[0] if code in (1, 32015) and len(values) == 1 else None
-    return Filter(code, known, level, bool(h5py.h5z.filter_avail(code)))
+    return Filter(code, known, level, is_available(code))
 
 
 def _packed(dataset: h5py.Dataset) -> dict[str, float]:

@@ -1,0 +1,90 @@
+"""`Candidate`: a dataset that could be an input or a target, once it is settled what an example is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpctrain.tools.guessing.names import is_neither, is_target, last
+from hpctrain.tools.guessing.survey import Survey
+from hpctrain.tools.inspecting.contents import Entry
+
+MANY_CLASSES = 1000
+_ONE_HOT_WIDEST = 4096
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A dataset: its path as a job names it, and the shape of an example in it."""
+
+    path: str
+    entry: Entry
+    shape: tuple[int, ...]
+    survey: Survey
+
+    @property
+    def size(self) -> int:
+        """Numbers in an example."""
+        return math.prod(self.shape)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its type holds whole numbers: integers, booleans, an enumeration."""
+        return self.entry.kind == "number" and self.entry.dtype.kind in "biu" and not self.entry.packed
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it holds numbers that can be read here."""
+        return self.entry.kind == "number" and self.entry.readable
+
+    @property
+    def sounds_like_target(self) -> int:
+        """How much its name sounds like targets, 0 to 3."""
+        return is_target(self.path)
+
+    @property
+    def is_input(self) -> bool:
+        """Whether it may be an input: numbers whose name does not say that they are something else."""
+        return self.is_number and not self.sounds_like_target and not is_neither(self.path)
+
+    def classes(self) -> int | None:
+        """Return largest label + 1 (different texts, for text) where it can hold class labels, else None."""
+        summary = self.survey.summary(self.entry)
+        if self.entry.kind == "text":
+            return summary.distinct if summary.distinct and summary.distinct <= MANY_CLASSES else None
+        if not self.is_whole or not summary.read or math.isnan(summary.minimum) or summary.minimum < -1:
+            return None
+        count = int(summary.maximum) + 1
+        return count if summary.classes is not None or count <= min(MANY_CLASSES, summary.read // 4) else None
+
+    def one_hot_columns(self) -> int:
+        """Return how many of the last columns are one-hot labels (a 1 and else 0 in each row), 0 if none are."""
+        if not self.is_number or len(self.shape) != 1 or not 2 <= self.shape[0] <= _ONE_HOT_WIDEST:
+            return 0
+        rows = self.survey.sample(self.entry)
+        rows = rows.reshape(len(rows), -1)
+        if not len(rows):
+            return 0
+        sums = np.zeros(len(rows))
+        for count in range(1, rows.shape[1] + 1):
+            column = rows[:, -count]
+            if not np.all((column == 0) | (column == 1)):
+                return 0
+            sums += column
+            if np.all(sums == 1):
+                return count if count > 1 else 0
+            if np.any(sums > 1):
+                return 0
+        return 0
+
+    def describe(self) -> str:
+        """Return path and shape in words."""
+        shape = f" of {self.shape}" if self.shape else ""
+        return f"{self.path!r} ({self.entry.type}{shape} an example)"
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return last(self.path)

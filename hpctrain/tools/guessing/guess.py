@@ -1,0 +1,45 @@
+"""`Guess`: what the section `[data]` of a job could be, why, and what else it could be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Guess:
+    """A guess at `[data]`, and what the network needs to know of it.
+
+    data          keys of the section, without `files`
+    why           key -> the reason
+    others        what else could have been chosen: a line each
+    files         of the data, in order; `test_files` where their names say so; `left_out`: name -> why
+    rows          number of examples, about
+    input_shape   of an example in memory
+    target_kind   "class" or "real"; `target_shape` of an example's, () for one label
+    classes       largest label + 1, or the number of different texts
+    as_real       whether integers are to be taken as numbers, which needs a loss that says so
+    """
+
+    data: dict[str, Any]
+    why: dict[str, str]
+    files: list[str]
+    rows: int
+    input_shape: tuple[int, ...]
+    target_kind: str
+    target_shape: tuple[int, ...] = ()
+    classes: int | None = None
+    as_real: bool = False
+    others: list[str] = field(default_factory=list)
+    test_files: list[str] = field(default_factory=list)
+    validation_files: list[str] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    input_is: str = ""  # a word for what examples are, where names tell: "image"
+
+    @property
+    def target_width(self) -> int:
+        """Numbers in one target."""
+        width = 1
+        for extent in self.target_shape:
+            width *= extent
+        return width

@@ -1,0 +1,56 @@
+"""What names of datasets tell: which are usually targets, which inputs, which neither."""
+
+from __future__ import annotations
+
+import re
+
+
+def _set(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+TARGETS = _set(
+    "label labels target targets y class classes truth answer answers output outputs annotation annotations category "
+    "categories response outcome outcomes gt"
+)
+INPUTS = _set(
+    "x input inputs feature features image images img imgs data signal signals spectrum spectra sequence sequences "
+    "volume volumes full jets events token tokens"
+)
+NEITHER = _set(
+    "id ids uid index indices idx weight weights mask masks time times timestamp timestamps date run fold split name "
+    "names filename filenames seed key keys offset offsets"
+)
+IMAGES = _set("image images img imgs picture pictures pixel pixels map maps photo photos frame frames")
+RUNS = _set("run runs run_id runid series_id trajectory episode experiment subject")
+
+
+def words(name: str) -> list[str]:
+    """Return the words of one name in small letters: "yTrain_2" is y, train."""
+    apart = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
+    return [word for word in re.split(r"[^A-Za-z]+", apart.lower()) if word]
+
+
+def last(path: str) -> str:
+    """Return the last part of a path."""
+    return path.rpartition("/")[2]
+
+
+def fits(path: str, known: frozenset[str]) -> int:
+    """Return how well a path fits a set of words: 3 its last part is one, 2 a word of it, 1 a group above; 0 not."""
+    *above, name = path.split("/")
+    if name.lower() in known:
+        return 3
+    if any(word in known for word in words(name)):
+        return 2
+    return int(any(part.lower() in known for part in above))
+
+
+def is_target(path: str) -> int:
+    """Return how much a path sounds like targets, 0 to 3."""
+    return fits(path, TARGETS)
+
+
+def is_neither(path: str) -> bool:
+    """Return whether a path sounds like what is no input: a number of the row, a weight, a mask, a time."""
+    return any(word in NEITHER for word in words(last(path)))

@@ -1,0 +1,178 @@
+"""Choosing a small network for the shape of the examples, and a batch, a split and epochs for their number."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from hpctrain.tools.guessing.guess import Guess
+from hpctrain.tools.guessing.inputs import toml
+
+_SMALLEST_IMAGE = 8
+_SHORTEST_SERIES = 4
+_CHANNELS = 32  # a last axis up to this is taken for channels where the axes could be read both ways
+_UNITS = (128, 64)
+
+
+@dataclass
+class Network:
+    """The lines of `[model]`, why, and what else would fit."""
+
+    lines: list[str]
+    why: str
+    others: list[str] = field(default_factory=list)
+
+
+def choose_network(found: Guess) -> Network:
+    """Return a network that fits the inputs and targets."""
+    shape, outputs = found.input_shape, _outputs(found)
+    per_place = _per_place(found)
+    if found.data.get("windows"):
+        return Network(['preset = "lstm"', "width = 32"], f"a series, {shape}: an LSTM", [_plain_mlp()])
+    if per_place:
+        return _each_place(found, outputs)
+    if len(shape) >= 4 or (len(shape) == 3 and shape[-1] > _CHANNELS and min(shape) >= _SMALLEST_IMAGE):
+        return _volume(shape, outputs)
+    if len(shape) == 3 and min(shape[:2]) >= _SMALLEST_IMAGE:
+        return _image(shape, outputs)
+    if len(shape) == 2 and _is_image(found):
+        return _image((*shape, 1), outputs, reshape=True)
+    if len(shape) == 2 and shape[0] >= _SHORTEST_SERIES:
+        return _series(shape, outputs)
+    return _table(shape, outputs)
+
+
+def _outputs(found: Guess) -> int:
+    return found.classes if found.target_kind == "class" else found.target_width
+
+
+def _per_place(found: Guess) -> bool:
+    """Return whether there is a target for each place of an example."""
+    places = len(found.target_shape)
+    if found.target_kind == "class":
+        return places > 0 and found.input_shape[:places] == found.target_shape
+    return places > 1 and found.input_shape[: places - 1] == found.target_shape[:-1]
+
+
+def _is_image(found: Guess) -> bool:
+    """Return whether (a, b) is an image without an axis of channels, not a series of b numbers."""
+    a, b = found.input_shape
+    if min(a, b) < _SMALLEST_IMAGE:
+        return False
+    return found.input_is == "image" or a == b
+
+
+def _plain_mlp() -> str:
+    return 'preset = "mlp"   (all numbers of an example at once)'
+
+
+def _layers(*layers: str) -> list[str]:
+    return ["layers = [", *(f"    {layer}," for layer in layers), "]"]
+
+
+def _image(shape: tuple[int, ...], outputs: int, reshape: bool = False) -> Network:
+    first = [f'{{type = "reshape", shape = {toml(shape)}}}'] if reshape else []
+    layers = _layers(
+        *first,
+        '{type = "conv2d", channels = 16, kernel = 3, padding = "same"}',
+        '"relu"',
+        '{type = "max_pool2d", size = 2}',
+        '{type = "conv2d", channels = 32, kernel = 3, padding = "same"}',
+        '"relu"',
+        '"global_avg_pool"',
+        f'{{type = "dense", units = {outputs}}}',
+    )
+    why = f"images, {shape}: a small convolutional network"
+    return Network(layers, why, ['preset = "resnet8"   (or resnet20: deeper)', _plain_mlp()])
+
+
+def _volume(shape: tuple[int, ...], outputs: int) -> Network:
+    channels = len(shape) >= 4
+    edges = shape[:-1] if channels else shape
+    halvings = max(int(math.log2(min(edges))) - 1, 0)
+    if len(edges) != 3 or halvings < 1:
+        return _table(shape, outputs)
+    why = f"volumes, {shape}: convolutions in 3 dimensions"
+    return Network(['preset = "cosmoflow"', f"depth = {min(halvings, 5)}", "width = 8"], why, [_plain_mlp()])
+
+
+def _series(shape: tuple[int, ...], outputs: int) -> Network:
+    layers = _layers(
+        '{type = "conv1d", channels = 32, kernel = 5, padding = "same"}',
+        '"relu"',
+        '{type = "conv1d", channels = 32, kernel = 5, padding = "same"}',
+        '"relu"',
+        '"global_avg_pool"',
+        f'{{type = "dense", units = {outputs}}}',
+    )
+    why = f"series of {shape[0]} steps of {shape[1]} numbers: convolutions along the steps"
+    return Network(layers, why, ['preset = "lstm"', _plain_mlp()])
+
+
+def _table(shape: tuple[int, ...], outputs: int) -> Network:
+    hidden = [text for units in _UNITS for text in (f'{{type = "dense", units = {units}}}', '"relu"')]
+    flat = ['"flatten"'] if len(shape) > 1 else []
+    layers = _layers(*flat, *hidden, f'{{type = "dense", units = {outputs}}}')
+    numbers = math.prod(shape)
+    return Network(layers, f"{numbers} number{'s' * (numbers != 1)} an example: dense layers", ['preset = "mlp"'])
+
+
+def _each_place(found: Guess, outputs: int) -> Network:
+    """Return a network with an output for each place."""
+    shape = found.input_shape
+    places = shape[: len(found.target_shape) - (found.target_kind == "real")]
+    if len(places) == 1:
+        if len(shape) == 1 and found.target_kind == "class":
+            lines = ['preset = "gpt"', "width = 64", "depth = 2", f"vocabulary = {outputs}"]
+            return Network(lines, "whole numbers with a label for each of them: tokens", ["an embedding and an lstm"])
+        lines = ['preset = "lstm"', "width = 32", "each_step = true"]
+        if found.target_kind == "real":
+            lines = _layers(
+                '{type = "lstm", units = 32, return_sequences = true}',
+                f'{{type = "dense", units = {found.target_shape[-1]}}}',
+            )
+        return Network(lines, f"series with a target for each of their {places[0]} steps: an LSTM")
+    depth = min((_halvings(edge) for edge in places), default=0)
+    channels = outputs if found.target_kind == "class" else found.target_shape[-1]
+    if depth and len(shape) == len(places) + 1:
+        lines = ['preset = "unet"', "width = 8", f"depth = {min(depth, 3)}", f"channels = {channels}"]
+        return Network(lines, "a target for each place of an image: a U-Net")
+    conv = f"conv{len(places)}d"
+    reshape = [f'{{type = "reshape", shape = {toml((*shape, 1))}}}'] if len(shape) == len(places) else []
+    layers = _layers(
+        *reshape,
+        f'{{type = "{conv}", channels = 16, kernel = 3, padding = "same"}}',
+        '"relu"',
+        f'{{type = "{conv}", channels = {channels}, kernel = 3, padding = "same"}}',
+    )
+    return Network(layers, "a target for each place of an image: convolutions that keep its size")
+
+
+def _halvings(edge: int) -> int:
+    """Return how often an edge can be halved."""
+    count = 0
+    while edge % 2 == 0 and edge > 2:
+        edge, count = edge // 2, count + 1
+    return count
+
+
+def global_batch(rows: int) -> int:
+    """Return examples an update: about 50 updates an epoch, a power of two from 8 to 256."""
+    return 2 ** min(max(round(math.log2(max(rows / 50, 1))), 3), 8)
+
+
+def epochs(rows: int) -> int:
+    """Return epochs: more of them where there are few examples."""
+    return 10 if rows >= 1000 else 20
+
+
+def split(found: Guess) -> tuple[dict[str, float], str]:
+    """Return fractions for validation and test, and why; none where there are too few examples."""
+    wanted = {"validation": 0.1, "test": 0.1}
+    if found.test_files:
+        del wanted["test"]
+    if found.validation_files:
+        del wanted["validation"]
+    if found.rows < 50:
+        return {}, f"{found.rows} examples are too few to keep some apart: split = {{test = 0.2}} would"
+    return wanted, "fractions of the examples, drawn by run.seed; the rest trains"

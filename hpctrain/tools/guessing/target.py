@@ -1,0 +1,99 @@
+"""Choosing the targets among the datasets, and saying what kind they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpctrain.tools.guessing.candidates import Candidate
+from hpctrain.tools.guessing.names import TARGETS, fits, is_neither
+
+_SMALL = 64  # numbers of a target that nothing but its size tells
+_MUCH_SMALLER = 8
+
+
+@dataclass(frozen=True)
+class Target:
+    """The targets that were chosen.
+
+    expression  as the job has it: a path, with columns or fields of records
+    columns     how many of the last columns of a dataset they are, 0 for all of it
+    field       the field of records that they are
+    one_hot     whether each is a row of 0 and one 1
+    ignore      the label that marks what has none
+    why         the reason
+    """
+
+    candidate: Candidate
+    expression: str
+    kind: str
+    shape: tuple[int, ...]
+    why: str
+    classes: int | None = None
+    columns: int = 0
+    field: str | None = None
+    one_hot: bool = False
+    as_real: bool = False
+    ignore: int | None = None
+
+
+def choose_target(candidates: Sequence[Candidate]) -> tuple[Target | None, list[Candidate]]:
+    """Return the targets, None where nothing tells them, and other datasets that could be targets."""
+    named = [one for one in candidates if one.sounds_like_target and (one.is_number or one.entry.kind == "text")]
+    if named:
+        # Where several are named so: the name that says it most plainly, labels before numbers, the smallest.
+        best = sorted(named, key=lambda one: (-one.sounds_like_target, one.classes() is None, one.size))
+        return _whole(best[0], "its name says so"), best[1:]
+    for one in candidates:
+        if (count := one.one_hot_columns()) and count < one.shape[0]:
+            why = f"the last {count} columns hold one 1 and else 0 in each row"
+            return Target(one, f"{one.path}[:, -{count}:]", "class", (), why, count, count, None, True), []
+    for one in candidates:
+        if one.entry.kind == "record" and (target := _field(one)):
+            return target, []
+    inputs = [one for one in candidates if one.is_number and not is_neither(one.path)]
+    labels = [one for one in inputs if one.is_whole and not one.shape and _has_few(one)]
+    if len(labels) == 1 and len(inputs) > 1:
+        return _whole(labels[0], "it is the one dataset of whole numbers with few values, one an example"), []
+    small = sorted((one for one in inputs if one.size <= _SMALL), key=lambda one: one.size)
+    largest = max((one.size for one in inputs), default=0)
+    if small and len(inputs) > 1 and largest >= _MUCH_SMALLER * small[-1].size:
+        return _whole(small[0], "it is small beside the others, whose names say nothing"), small[1:]
+    return None, []
+
+
+def _has_few(one: Candidate) -> bool:
+    """Return whether whole numbers have few values, and each of them often."""
+    summary = one.survey.summary(one.entry)
+    return summary.classes is not None and 2 <= len(summary.classes) <= max(2, summary.read // 5)
+
+
+def _whole(one: Candidate, why: str) -> Target:
+    """Return all of a dataset as targets."""
+    summary = one.survey.summary(one.entry)
+    if one.entry.kind == "text":
+        return Target(one, one.path, "class", one.shape, f"{why}; its texts are the classes", one.classes())
+    if one.shape and one.one_hot_columns() == one.shape[-1]:
+        return Target(one, one.path, "class", (), f"{why}; its rows are one-hot", one.shape[-1], one_hot=True)
+    shape = () if one.shape == (1,) else one.shape
+    if one.is_whole and (count := one.classes()) is not None:
+        low = summary.minimum
+        return Target(one, one.path, "class", shape, why, count, ignore=-1 if low == -1 else None)
+    return Target(one, one.path, "real", shape or (1,), why, as_real=one.is_whole)
+
+
+def _field(one: Candidate) -> Target | None:
+    """Return a field of records as targets."""
+    names = [name for name in one.entry.dtype.names if one.entry.dtype[name].base.kind in "biuf"]
+    named = sorted((name for name in names if fits(name, TARGETS)), key=lambda name: -fits(name, TARGETS))
+    if not named or len(names) < 2:
+        return None
+    name, dtype = named[0], one.entry.dtype[named[0]]
+    summary = one.survey.summaries(one.entry)[f".{name}"]
+    expression, why = f"{one.path}[{name}]", f"the name of the field {name!r} says so"
+    if dtype.base.kind in "biu" and summary.classes is not None and summary.minimum >= -1:
+        low = -1 if summary.minimum == -1 else None
+        count = int(summary.maximum) + 1
+        return Target(one, expression, "class", dtype.shape, why, count, 0, name, ignore=low)
+    real = dtype.shape or (1,)
+    return Target(one, expression, "real", real, why, None, 0, name, as_real=dtype.base.kind in "biu")
