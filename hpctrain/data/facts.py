@@ -44,6 +44,7 @@ class DataFacts:
     label_min, label_max  the extreme labels and their first places; None for real targets
     missing      labels from 0 to the largest that no row has
     fingerprint  for each source what a resumed run must find again
+    input_parts  names of the parts of the inputs, see `Hdf5Source.input_parts`
     categories   of inputs and targets that are text, see `fields.categories`
     whole_targets  whether real targets are whole numbers, as far as the first rows show
     """
@@ -58,6 +59,7 @@ class DataFacts:
     label_max: Label | None = None
     missing: list[int] = field(default_factory=list)
     fingerprint: dict[str, dict[str, object]] = field(default_factory=dict)
+    input_parts: dict[str, tuple[int, int, tuple[int, ...] | None]] = field(default_factory=dict)
     categories: Categories = field(default_factory=dict)
     whole_targets: bool = False
 
@@ -98,6 +100,7 @@ class DataFacts:
             form.target_shape,
             weighted,
             fingerprint=prints,
+            input_parts=train.input_parts,
             categories=train.categories,
             whole_targets=train.target_kind == "real" and _are_whole(train),
             **labels,

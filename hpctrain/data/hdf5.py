@@ -52,7 +52,7 @@ class Hdf5Source(Access):
                   are real targets with channels at each place of the inputs, and weights of the targets' shape
     tokens        the inputs have to be whole numbers below this; None: any finite numbers
     examples      "rows": a row of the datasets is an example; "files": a file; "groups": a group that fits `group`
-    combine       "columns" or "stack": how several datasets become one array
+    combine       "columns", "stack" or "flat": how several datasets become one array, see `fields.field`
     one_hot       the last axis of the targets has a column for each class: read as class labels
     windows       the rows are series, and an example is a window of them
     missing       "error", "drop" (an example with NaN in it does not count), or a number that is put in its place
@@ -119,9 +119,9 @@ class Hdf5Source(Access):
         return self._target.name
 
     @property
-    def columns(self) -> dict[str, tuple[int, int]]:
-        """Names of the parts of the inputs' last axis, each with its lo and hi there, in order."""
-        return dict(self._input.columns)
+    def input_parts(self) -> dict[str, tuple[int, int, tuple[int, ...] | None]]:
+        """Names of the parts of the inputs' last axis, in order: lo, hi, and the own shape of one that is "flat"."""
+        return self._input.parts
 
     @property
     def categories(self) -> Categories:

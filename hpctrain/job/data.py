@@ -101,7 +101,7 @@ class DataSection(Part):
     group: DatasetPath = "*"
     input: DatasetPaths
     target: DatasetPaths
-    combine: Literal["columns", "stack"] = "columns"
+    combine: Literal["columns", "stack", "flat"] = "columns"
     target_encoding: Literal["one_hot"] | None = None
     windows: Windows | None = None
     missing: Literal["error", "drop"] | float = "error"
@@ -140,6 +140,12 @@ class DataSection(Part):
                     found=f"data.{key} = {getattr(self, key)!r}",
                     allowed=f"with data.windows: data.{key} = {value!r}",
                 )
+        if self.combine == "flat" and self.channels_first:
+            raise UserError(
+                'data.combine = "flat" and data.channels_first do not go together',
+                found="inputs that are flat have no channels",
+                hint='turn a part with channels first by a layer {type = "permute", axes = [1, 2, 0]}',
+            )
         if self.group != "*" and self.examples != "groups":
             raise UserError(
                 "data.group is for examples that are groups",

@@ -1,4 +1,4 @@
-"""Several values into one: columns side by side, and products with a gate."""
+"""Several values into one, or a part of one: columns side by side, some of the columns, products with a gate."""
 
 from __future__ import annotations
 
@@ -21,6 +21,15 @@ def take_columns(dy: np.ndarray, dx: np.ndarray, start: int) -> None:
     for i in range(dx.shape[0]):
         for j in range(dx.shape[1]):
             dx[i, j] = dy[i, start + j]
+
+
+@kernel
+def place_columns(dy: np.ndarray, dx: np.ndarray, start: int) -> None:
+    """dx[i, start + j] = dy[i, j], and 0 in the other columns: the gradient of `take_columns`."""
+    for i in range(dx.shape[0]):
+        for j in range(dx.shape[1]):
+            inside = start <= j < start + dy.shape[1]
+            dx[i, j] = dy[i, j - start] if inside else dx.dtype.type(0)
 
 
 @kernel

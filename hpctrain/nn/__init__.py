@@ -14,6 +14,7 @@ LAYERS = Registry(
         "avg_pool2d": "hpctrain.nn.layers.pooling:AvgPool2d",
         "avg_pool3d": "hpctrain.nn.layers.pooling:AvgPool3d",
         "batch_norm": "hpctrain.nn.layers.normalisation:BatchNorm",
+        "columns": "hpctrain.nn.layers.columns:Columns",
         "concat": "hpctrain.nn.layers.containers:Concat",
         "conv1d": "hpctrain.nn.layers.conv:Conv1d",
         "conv2d": "hpctrain.nn.layers.conv:Conv2d",

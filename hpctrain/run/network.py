@@ -17,6 +17,7 @@ from hpctrain.nn.layers.dense import Dense
 from hpctrain.nn.layers.flatten import Flatten
 from hpctrain.nn.losses import Loss
 from hpctrain.options import part_from
+from hpctrain.run.input_names import name_inputs
 
 _MANY_CLASSES = 1000
 DEFAULT_UNITS = (128, 64)  # hidden layers of a job that names no model
@@ -25,10 +26,11 @@ DEFAULT_UNITS = (128, 64)  # hidden layers of a job that names no model
 def network(job: Job, facts: DataFacts, loss: Loss) -> list[Layer]:
     """Return the layers of a job for its data."""
     outputs = loss.outputs_for(facts.target_kind, facts.classes, facts.target_width)
+    parts = getattr(facts, "input_parts", {})  # files of earlier versions do not tell
     if job.model.python:
-        return call_builder(job.model.python, facts.input_shape, outputs)
+        return name_inputs(call_builder(job.model.python, facts.input_shape, outputs), parts)
     if job.model.layers is not None:
-        return list(job.model.layers)
+        return name_inputs(job.model.layers, parts)
     if job.model.preset is not None:
         return job.model.preset.layers(facts.input_shape, outputs)
     _check_number_of_classes(facts)
@@ -55,6 +57,7 @@ def interface_of(facts: DataFacts) -> dict[str, object]:
         "target_kind": facts.target_kind,
         "classes": facts.classes,
         "target_width": facts.target_width,
+        "input_parts": facts.input_parts,
         **({"categories": facts.categories} if facts.categories else {}),
     }
 

@@ -91,7 +91,8 @@ files = "train.h5"                # an HDF5 file, a glob ("part-*.h5"), a folder
 input = "images"                  # the dataset of the inputs: the first axis counts the examples; or "jets[:, 0:53]"
                                   # (columns), "events[px, py]" (fields), "records_*", a group, or a list of these
 target = "labels"                 # the dataset of the targets: integers and text are classes, numbers are regressed
-# combine = "columns"             # several datasets: "columns" (one behind the other) or "stack" (on a new last axis)
+# combine = "columns"             # several datasets: "columns" (one behind the other), "stack" (on a new last axis), or
+                                  # "flat": any shapes; the layer {type = "columns", input = "images"} takes one out
 # target_encoding = "one_hot"     # the targets have a column of 0 and 1 for each class; default: as they are
 # examples = "rows"               # what an example is: "rows"; "files": each file; "groups": each group
 # group = "*"                     # the groups that are examples: "sample_*", "runs/*"

@@ -27,13 +27,14 @@ class Field:
 
     key          the job's key ("data.input"), for messages
     texts        what it says, see `expression`
-    combine      how several datasets become one array: "columns", one behind the other along the last axis, or "stack",
-                 equal shapes on a new last axis
+    combine      how several datasets become one array: "columns", one behind the other along the last axis; "stack",
+                 equal shapes on a new last axis; "flat", any shapes, all their numbers one behind the other
     one_hot      whether the last axis stands for a class label
     turned       whether an example is stored channels first; set when it is known
     forms        what the datasets are like, the same in all files; empty before the first file with rows
     shape        of one example in memory, before `one_hot`
     ranges       for each dataset its part lo..hi of the last axis
+    shapes       of an example of each dataset, where they are combined "flat"
     categories   name of a dataset of text -> its categories
     """
 
@@ -52,6 +53,7 @@ class Field:
         self.forms: tuple[Form, ...] = ()
         self.shape: tuple[int, ...] = ()
         self.ranges: list[tuple[int, int]] = []
+        self.shapes: list[tuple[int, ...]] = []
         self.columns: dict[str, tuple[int, int]] = {}
         self.categories = dict(categories or {})
         self._combine = combine
@@ -103,6 +105,11 @@ class Field:
 
     def _combined(self, shapes: list[tuple[int, ...]], path: str) -> None:
         """Set shape and ranges for datasets with examples of these shapes."""
+        if self._combine == "flat":
+            self._cut([math.prod(shape) for shape in shapes])
+            self.shape = (self.ranges[-1][1],)
+            self.shapes = shapes
+            return
         stack = self._combine == "stack" and len(shapes) > 1
         if stack and len(set(shapes)) == 1:
             self.shape = (*shapes[0], len(shapes))
@@ -124,8 +131,14 @@ class Field:
                 f" of one array, in {path}",
                 found=f"examples of {listed}",
                 allowed="equal shapes" if stack else "one axis or none; or shapes equal but for the last axis",
-                hint="leave out what does not fit",
+                hint="leave out what does not fit"
+                if stack or self.key != "data.input"
+                else 'data.combine = "flat" takes any shapes; the layer "columns" gives each dataset a branch',
             )
+        self._cut(widths)
+
+    def _cut(self, widths: Sequence[int]) -> None:
+        """Set `ranges`: the members' parts of the last axis, one behind the other."""
         ends = np.cumsum([0, *widths]).tolist()
         self.ranges = list(zip(ends, ends[1:], strict=False))
 
@@ -137,6 +150,13 @@ class Field:
             ends = np.cumsum([0, *(width for _, width in names)]).tolist()
             spans = list(zip(ends, ends[1:], strict=False))
         self.columns = {name: span for (name, _), span in zip(names, spans, strict=True)}
+
+    @property
+    def parts(self) -> dict[str, tuple[int, int, tuple[int, ...] | None]]:
+        """Names of the parts of the last axis, each with its lo and hi there, and where it is "flat" its own shape."""
+        flat = len(self.shapes) == len(self.columns)
+        shapes = self.shapes if flat else [None] * len(self.columns)
+        return {name: (*span, shape) for (name, span), shape in zip(self.columns.items(), shapes, strict=True)}
 
     def name_at(self, column: int) -> str:
         """Return the name of the dataset that fills a place of the last axis."""

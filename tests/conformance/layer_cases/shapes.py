@@ -2,6 +2,8 @@
 
 # layer name -> (options, input shapes)
 EXAMPLES = {
+    "columns": ({"start": 1, "stop": 4}, [(5,), (2, 3, 4)]),
+    "columns shaped": ({"start": 2, "shape": [3, 2]}, [(8,)]),
     "permute": ({"axes": [1, 2, 0]}, [(2, 3, 4)]),
     "permute two": ({"axes": [1, 0, 2]}, [(3, 2, 2)]),
     "reshape": ({"shape": [3, -1]}, [(2, 6), (3,)]),
@@ -14,6 +16,8 @@ def permute(x, p, o):
 
 # layer name -> f(x (rows, *shape) float64, parameters by short name, options) in evaluation
 DEFINITIONS = {
+    "columns": lambda x, p, o: x[..., 1:4],
+    "columns shaped": lambda x, p, o: x[:, 2:].reshape(-1, 3, 2),
     "permute": permute,
     "permute two": permute,
     "reshape": lambda x, p, o: x.reshape(len(x), *o["shape"]),
