@@ -105,10 +105,10 @@ class TestSeveral:
         for text in (["g/p1", "g/p2", "g/p10"], "g/p*", "g", "/g/", "*/p*"):
             source = Hdf5Source([path], text, "y")
             assert np.array_equal(source.read(0, ROWS)[0], expected)
-            assert source.columns == {"g/p1": (0, 2), "g/p2": (2, 3), "g/p10": (3, 4)}
+            assert source.input_parts == {"g/p1": (0, 2, None), "g/p2": (2, 3, None), "g/p10": (3, 4, None)}
         mixed = Hdf5Source([path], ["g/p1[:, 1]", "g/p2"], "y")
         assert np.array_equal(mixed.read(0, ROWS)[0], np.stack([parts["p1"][:, 1], parts["p2"]], 1).astype("f4"))
-        assert list(mixed.columns) == ["g/p1[:, 1]", "g/p2"]
+        assert list(mixed.input_parts) == ["g/p1[:, 1]", "g/p2"]
 
     def test_more_axes_are_one_behind_the_other_or_stacked(self, tmp_path, random):
         a, b = random.normal(size=(2, ROWS, 4, 3)).astype("f4")
@@ -119,7 +119,7 @@ class TestSeveral:
         )
         stacked = Hdf5Source([path], ["a", "b"], "y", combine="stack")
         assert np.array_equal(stacked.read(1, 5)[0], np.stack([a, b], axis=3)[1:5])
-        assert stacked.columns == {"a": (0, 1), "b": (1, 2)}
+        assert stacked.input_parts == {"a": (0, 1, None), "b": (1, 2, None)}
         first = Hdf5Source([path], ["a", "b"], "y", channels_first=True)
         assert np.array_equal(first.read(0, ROWS)[0], np.moveaxis(np.concatenate([a, b], axis=1), 1, 2))
         assert "equal shapes" in refused("stacked", Hdf5Source, [path], ["a", "c"], "y", combine="stack")
@@ -144,7 +144,7 @@ class TestSeveral:
         inputs, targets, _ = source.read(1, 6)
         assert np.array_equal(inputs, np.concatenate([events["pos"], events["px"][:, None]], axis=1)[1:6].astype("f4"))
         assert targets.tolist() == events["n"][1:6].tolist()
-        assert source.columns == {"events[pos]": (0, 3), "events[px]": (3, 4)}
+        assert source.input_parts == {"events[pos]": (0, 3, None), "events[px]": (3, 4, None)}
         assert source.shared_labels() is None
         assert 'data.input = "events[px, n, pos]"' not in refused("records", Hdf5Source, [path], "events", "events[n]")
         assert "events[px, n, pos]" in refused("records", Hdf5Source, [path], "events", "events[n]")

@@ -35,7 +35,7 @@ class Want:
 class Form:
     """What a member is like; all files must agree on it, but for `kind`.
 
-    name   as messages and `Hdf5Source.columns` have it: the path, and the selection that the job makes
+    name   as messages and `Hdf5Source.input_parts` have it: the path, and the selection that the job makes
     path, axes, names  what is taken of which dataset: a slice or index for each axis of an example, fields of records
     shape  of what is taken of one row, or of one example where a dataset is one
     kind   "class" (whole numbers and text) or "real"

@@ -14,10 +14,14 @@ def permute(x, p, o):
     return x.transpose(0, *(axis + 1 for axis in o["axes"]))
 
 
+def columns(x, p, o):
+    return x[..., o.get("start", 0) : o.get("stop")]
+
+
 # layer name -> f(x (rows, *shape) float64, parameters by short name, options) in evaluation
 DEFINITIONS = {
-    "columns": lambda x, p, o: x[..., 1:4],
-    "columns shaped": lambda x, p, o: x[:, 2:].reshape(-1, 3, 2),
+    "columns": columns,
+    "columns shaped": lambda x, p, o: columns(x, p, o).reshape(len(x), *o["shape"]),
     "permute": permute,
     "permute two": permute,
     "reshape": lambda x, p, o: x.reshape(len(x), *o["shape"]),
