@@ -1,4 +1,4 @@
-"""Small files in the layouts in which scientists' data comes: a function each, which returns the files to name."""
+"""More small files in the layouts in which scientists' data comes, and the files of all layouts by name."""
 
 from __future__ import annotations
 
@@ -6,36 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import h5py
+import layouts
 import numpy as np
 
 
 def _labels(rng: np.random.Generator, rows: int, classes: int) -> np.ndarray:
     """Labels of which each class has some."""
     return rng.permutation(np.arange(rows) % classes)
-
-
-def jets(folder: Path) -> list[Path]:
-    """Three files of 100, 100 and 37 rows: the last five of 59 columns are one-hot labels; a second dataset besides."""
-    rng, paths = np.random.default_rng(1), []
-    for number, rows in enumerate((100, 100, 37)):
-        table = rng.normal(size=(rows, 59)).astype("f4")
-        table[:, -5:] = np.eye(5)[_labels(rng, rows, 5)]
-        paths.append(folder / f"jets_{number}.h5")
-        with h5py.File(paths[-1], "w") as file:
-            file["jets"] = table
-            file["constituents"] = rng.normal(size=(rows, 150, 16)).astype("f4")
-    return paths
-
-
-def group_of_features(folder: Path) -> list[Path]:
-    """Features in a group, labels beside it, in two files."""
-    rng, paths = np.random.default_rng(2), []
-    for number, rows in enumerate((40, 24)):
-        paths.append(folder / f"part-{number}.h5")
-        with h5py.File(paths[-1], "w") as file:
-            file["features/a"], file["features/b"] = rng.normal(size=(rows, 3)), rng.normal(size=rows)
-            file["labels"] = _labels(rng, rows, 2)
-    return paths
 
 
 def file_each(folder: Path) -> list[Path]:
@@ -49,17 +26,6 @@ def file_each(folder: Path) -> list[Path]:
     with h5py.File(folder / "stats.h5", "w") as file:
         file["climate/minval"], file["climate/maxval"] = np.zeros(4, "f4"), np.ones(4, "f4")
     return [*paths, folder / "stats.h5"]
-
-
-def volumes(folder: Path) -> list[Path]:
-    """One volume of small integers a file, with four numbers to predict."""
-    rng, paths = np.random.default_rng(4), []
-    for number in range(6):
-        paths.append(folder / f"univ_{number}.hdf5")
-        with h5py.File(paths[-1], "w") as file:
-            file["full"] = rng.poisson(2, (8, 8, 8, 4)).astype("i2")
-            file["unitPar"] = rng.uniform(-1, 1, 4).astype("f4")
-    return paths
 
 
 def masked(folder: Path) -> list[Path]:
@@ -86,100 +52,6 @@ def group_each(folder: Path) -> list[Path]:
     return [folder / "samples.h5"]
 
 
-def records_by_number(folder: Path) -> list[Path]:
-    """Datasets with numbers in their names, gzip, that may grow, written by the latest version of the library."""
-    rng, rows = np.random.default_rng(7), 90
-    with h5py.File(folder / "records.h5", "w", libver="latest") as file:
-        for number in range(3):
-            file.create_dataset(
-                f"records_{number}", data=rng.normal(size=(rows, 4)), maxshape=(None, 4), compression="gzip"
-            )
-        file["labels"] = _labels(rng, rows, 3)
-    return [folder / "records.h5"]
-
-
-def big_endian(folder: Path) -> list[Path]:
-    """Big-endian real inputs and integer labels."""
-    rng = np.random.default_rng(8)
-    with h5py.File(folder / "big.h5", "w") as file:
-        file["x"], file["y"] = rng.normal(size=(80, 6)).astype(">f8"), _labels(rng, 80, 4).astype(">i4")
-    return [folder / "big.h5"]
-
-
-def half(folder: Path) -> list[Path]:
-    """Inputs of 16 bits and real targets."""
-    rng = np.random.default_rng(9)
-    with h5py.File(folder / "half.h5", "w") as file:
-        x = rng.normal(size=(70, 5)).astype("f2")
-        file["inputs"], file["targets"] = x, x[:, :2].astype("f4")
-    return [folder / "half.h5"]
-
-
-def with_empty_files(folder: Path) -> list[Path]:
-    """A file without rows and one with an empty dataspace among full ones."""
-    rng, paths = np.random.default_rng(10), [folder / f"{name}.h5" for name in "abcd"]
-    for number, path in enumerate(paths):
-        with h5py.File(path, "w") as file:
-            if number == 1:
-                file["x"], file["y"] = np.empty((0, 6), "f4"), np.empty(0, "i8")
-            elif number == 2:
-                file["x"], file["y"] = h5py.Empty("f4"), h5py.Empty("i8")
-            else:
-                file["x"], file["y"] = rng.normal(size=(30, 6)).astype("f4"), _labels(rng, 30, 3)
-    return paths
-
-
-def few_rows(folder: Path) -> list[Path]:
-    """Two rows: fewer than ranks."""
-    with h5py.File(folder / "two.h5", "w") as file:
-        file["x"], file["y"] = np.array([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]], "f4"), np.array([0, 1])
-    return [folder / "two.h5"]
-
-
-def sorted_with_a_gap(folder: Path) -> list[Path]:
-    """Rows sorted by their labels, of which 3 is none."""
-    rng = np.random.default_rng(11)
-    labels = np.repeat([0, 1, 2, 4], 25)
-    with h5py.File(folder / "sorted.h5", "w") as file:
-        file["x"], file["y"] = rng.normal(size=(100, 4)).astype("f4") + labels[:, None], labels
-    return [folder / "sorted.h5"]
-
-
-def chunked(folder: Path) -> list[Path]:
-    """Chunks of a thousand rows, gzip."""
-    rng, rows = np.random.default_rng(12), 3500
-    with h5py.File(folder / "chunked.h5", "w") as file:
-        values = rng.normal(size=(rows, 3)).astype("f4")
-        file.create_dataset("data", data=values, chunks=(1000, 3), compression="gzip", compression_opts=1)
-        file.create_dataset("label", data=_labels(rng, rows, 2), chunks=(1000,), compression="gzip")
-    return [folder / "chunked.h5"]
-
-
-def virtual(folder: Path) -> list[Path]:
-    """A virtual dataset over several files."""
-    rng, x, y = np.random.default_rng(13), h5py.VirtualLayout((60, 4), "f4"), h5py.VirtualLayout((60,), "i8")
-    for number in range(3):
-        with h5py.File(folder / f"source-{number}.h5", "w") as file:
-            file["x"], file["y"] = rng.normal(size=(20, 4)).astype("f4"), _labels(rng, 20, 2)
-        x[20 * number : 20 * number + 20] = h5py.VirtualSource(f"source-{number}.h5", "x", (20, 4))
-        y[20 * number : 20 * number + 20] = h5py.VirtualSource(f"source-{number}.h5", "y", (20,))
-    with h5py.File(folder / "all.h5", "w") as file:
-        file.create_virtual_dataset("x", x)
-        file.create_virtual_dataset("y", y)
-    return [folder / "all.h5"]
-
-
-def compound(folder: Path) -> list[Path]:
-    """Records with a label among their fields."""
-    rng, rows = np.random.default_rng(14), 60
-    table = np.zeros(rows, [("px", "f4"), ("py", "f8"), ("charge", "i1"), ("label", "u1")])
-    table["px"], table["py"], table["charge"] = rng.normal(size=rows), rng.normal(size=rows), rng.integers(-1, 2, rows)
-    table["label"] = _labels(rng, rows, 2)
-    with h5py.File(folder / "compound.h5", "w") as file:
-        file["events"] = table
-    return [folder / "compound.h5"]
-
-
 def texts(folder: Path) -> list[Path]:
     """Labels that are texts, and values of which some are missing."""
     rng, rows = np.random.default_rng(15), 60
@@ -200,10 +72,20 @@ def series(folder: Path) -> list[Path]:
     return [folder / "series.h5"]
 
 
-LAYOUTS: dict[str, Callable[[Path], list[Path]]] = {
-    function.__name__: function
-    for function in (
-        jets, group_of_features, file_each, volumes, masked, group_each, records_by_number, big_endian, half,
-        with_empty_files, few_rows, sorted_with_a_gap, chunked, virtual, compound, texts, series,
-    )
-}  # fmt: skip
+OWN: dict[str, Callable[[Path], list[Path]]] = {
+    "file_each": file_each,
+    "masked_columns": masked,
+    "group_each": group_each,
+    "texts": texts,
+    "one_series": series,
+}
+NAMES = [*layouts.LAYOUTS, *OWN]
+"""Of all layouts: those of `layouts`, and more."""
+
+
+def files_of(name: str, folder: Path) -> list[Path]:
+    """Write the files of a layout; return those that a person would name."""
+    if name in OWN:
+        return OWN[name](folder)
+    layouts.LAYOUTS[name].write(folder)
+    return [folder / "all.h5"] if name == "virtual" else sorted(folder.iterdir())

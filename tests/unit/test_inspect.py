@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 from rich.console import Console
-from wild import LAYOUTS
+from wild import NAMES, files_of
 
 from hpctrain.errors import UserError
 from hpctrain.tools import inspect as tool
@@ -191,19 +191,20 @@ def test_a_missing_filter_is_told_and_the_rest_is_shown(tmp_path: Path, monkeypa
 
 
 def test_files_and_groups_that_are_alike_are_taken_together(tmp_path: Path) -> None:
-    paths = LAYOUTS["jets"](tmp_path)
-    (files,) = look([str(path) for path in paths])
-    assert files.entry("jets").rows == (100, 100, 37)
-    assert report.shape(files.entry("jets")) == "(100 + 100 + 37, 59)"
-    (groups,) = look([str(path) for path in LAYOUTS["group_each"](tmp_path)])
-    assert [entry.name for entry in groups.entries] == [
-        f"sample_*/{name}" for name in ("angle", "energy", "image", "label")
-    ]
+    def files(name: str) -> list[str]:
+        (tmp_path / name).mkdir()
+        return [str(path) for path in files_of(name, tmp_path / name)]
+
+    (jets,) = look(files("jets"))
+    assert jets.entry("jets").rows == (100, 100, 37)
+    assert report.shape(jets.entry("jets")) == "(100 + 100 + 37, 59)"
+    (groups,) = look(files("group_each"))
+    names = [entry.name for entry in groups.entries]
+    assert names == ["sample_*/angle", "sample_*/energy", "sample_*/image", "sample_*/label"]
     assert groups.entry("sample_*/image").count == 24
-    sets = look([str(path) for path in LAYOUTS["file_each"](tmp_path)])
-    assert [len(one.files) for one in sets] == [8, 1]
-    (empty,) = look([str(path) for path in LAYOUTS["with_empty_files"](tmp_path)])
-    assert empty.entry("x").rows == (30, 0, 0, 30)
+    assert [len(one.files) for one in look(files("file_each"))] == [8, 1]
+    (empty,) = look(files("empty_shards"))
+    assert empty.entry("x").rows == (0, 20, 0, 13)
 
 
 def test_of_very_many_files_some_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,9 +241,9 @@ def test_links_are_named_and_not_followed(tmp_path: Path) -> None:
     assert "loop" not in out
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", NAMES)
 def test_every_layout_is_shown_with_a_data_section(layout: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    paths = LAYOUTS[layout](tmp_path)
+    paths = files_of(layout, tmp_path)
     out = shown(paths)
     assert "\n[data]\nfiles = " in out
     assert max(map(len, out.partition("[data]")[0].splitlines())) <= max(report.PLAIN_WIDTH, len(str(tmp_path)) + 80)
@@ -260,7 +261,7 @@ def _numbers(value: object) -> Iterator[float]:
 
 
 def test_colours_are_for_terminals_alone(tmp_path: Path) -> None:
-    path = LAYOUTS["half"](tmp_path)[0]
+    path = files_of("half_precision", tmp_path)[0]
     assert "\x1b" not in shown([path])
     stream = io.StringIO()
     tool.inspect([str(path)], console=Console(file=stream, force_terminal=True, color_system="truecolor", width=100))
@@ -289,7 +290,7 @@ def test_bars_and_numbers() -> None:
 
 
 def test_a_file_that_is_cut_off_is_refused(tmp_path: Path) -> None:
-    path = LAYOUTS["chunked"](tmp_path)[0]
+    path = files_of("large_chunks", tmp_path)[0]
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(UserError, match="cut off"):
         tool.inspect([str(path)])

@@ -91,7 +91,9 @@ def _files_first(files: FileSet, survey: Survey) -> Guess | None:
     if len(files.files) < _FEWEST_FILES or any(len(set(entry.shapes)) > 1 for entry in entries):
         return None
     largest = max(entries, key=lambda entry: entry.raw, default=None)
-    if largest is None or len(largest.shape) < 3 or min(largest.shape[:2]) < _LARGE:
+    # Files of other datasets beside them (statistics, say) are one more sign.
+    edge = 2 if len(survey.sets) > 1 else _LARGE
+    if largest is None or len(largest.shape) < 3 or min(largest.shape[:2]) < edge:
         return None
     is_square = max(largest.shape[:2]) <= 4 * min(largest.shape[:2])
     has_places = any(entry.shape == largest.shape[:-1] for entry in entries if entry is not largest)
@@ -183,6 +185,8 @@ def _put_together(
         found.input_is = "image"
     found.others += [f"target = {one.describe()}" for one in other_targets]
     found.others += [f"input = {one.describe()}" for one in other_inputs]
+    words_of = [one for one in candidates if one.entry.kind == "text" and one not in (target.candidate, *other_targets)]
+    found.others += [f"input = {one.describe()}, whose texts are numbered" for one in words_of]
     return found
 
 

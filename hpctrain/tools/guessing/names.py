@@ -11,7 +11,7 @@ def _set(text: str) -> frozenset[str]:
 
 TARGETS = _set(
     "label labels target targets y class classes truth answer answers output outputs annotation annotations category "
-    "categories response outcome outcomes gt"
+    "categories response outcome outcomes gt kind species"
 )
 INPUTS = _set(
     "x input inputs feature features image images img imgs data signal signals spectrum spectra sequence sequences "

@@ -55,9 +55,10 @@ def choose_target(candidates: Sequence[Candidate]) -> tuple[Target | None, list[
     labels = [one for one in inputs if one.is_whole and not one.shape and _has_few(one)]
     if len(labels) == 1 and len(inputs) > 1:
         return _whole(labels[0], "it is the one dataset of whole numbers with few values, one an example"), []
-    small = sorted((one for one in inputs if one.size <= _SMALL), key=lambda one: one.size)
     largest = max((one.size for one in inputs), default=0)
-    if small and len(inputs) > 1 and largest >= _MUCH_SMALLER * small[-1].size:
+    small = [one for one in inputs if one.size <= min(_SMALL, largest // _MUCH_SMALLER)]
+    if small:
+        small.sort(key=lambda one: one.size)
         return _whole(small[0], "it is small beside the others, whose names say nothing"), small[1:]
     return None, []
 
