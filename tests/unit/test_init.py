@@ -57,9 +57,9 @@ WANTED: dict[str, tuple[dict, int | None]] = {
     ),
 }
 # Networks of dense layers share what is compiled, so that running all of their jobs is quick.
-OTHER_NETWORKS = set(
-    "climate file_each volumes masked masked_columns samples group_each series one_series".split()  # noqa: SIM905
-)
+OTHER_NETWORKS = {
+    *("climate", "file_each", "volumes", "masked", "masked_columns", "samples", "group_each", "series", "one_series")
+}
 DENSE = [layout for layout in NAMES if layout not in OTHER_NETWORKS]
 
 

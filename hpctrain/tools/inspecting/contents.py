@@ -152,7 +152,7 @@ def spread(count: int, most: int) -> list[int]:
 
 def _join_empty(sets: dict[object, list[tuple[int, FileSet]]]) -> None:
     """Put files whose datasets have no rows, of whatever shape and type, to the files with the same names and rows."""
-    empty = [key for key, one in sets.items() if not any(sum(entry.rows) for entry in one[0][1].entries)]
+    empty = [key for key, one in sets.items() if not any(sum(entry.rows) for _, file in one for entry in file.entries)]
     for key in empty:
         names = {entry.name for entry in sets[key][0][1].entries}
         for other, one in sets.items():
