@@ -10,6 +10,7 @@ import numpy as np
 from hpctrain.data.fields.categories import Categories
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.data.sharding import Split
+from hpctrain.data.splits import RowSplit
 from hpctrain.data.values import bad_label, counts
 from hpctrain.errors import UserError
 
@@ -36,7 +37,9 @@ class DataFacts:
     """Facts about all parts of a job's data.
 
     rows         part ("train", "validation", "test") -> number of rows; only parts that there are
-    input_shape  of one example
+    input_shape  of one example, as the network is given it
+    stored_shape  of one example's input before preparation
+    columns      names of the parts of its last axis, each with lo and hi
     target_kind  "class" or "real"
     target_shape of one example's target: () for one class label, else an axis or more
     weighted     whether examples or positions have weights of their own
@@ -62,6 +65,8 @@ class DataFacts:
     input_parts: dict[str, tuple[int, int, tuple[int, ...] | None]] = field(default_factory=dict)
     categories: Categories = field(default_factory=dict)
     whole_targets: bool = False
+    stored_shape: tuple[int, ...] = ()
+    columns: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
     def collect(
@@ -69,24 +74,23 @@ class DataFacts:
         train: Hdf5Source,
         validation: Hdf5Source | None = None,
         test: Hdf5Source | None = None,
-        split: tuple[float, float] = (0.0, 0.0),
-        seed: int = 0,
+        split: RowSplit | None = None,
     ) -> DataFacts:
         """Gather the facts: metadata, and for class targets one bounded pass over the labels.
 
-        `split` holds the fractions of the training files that become the validation and the test part.  Raises
-        `UserError` where sources do not fit together, a split leaves a part without rows, or a label is negative.
+        `split` says which rows of the training files become the validation and the test part; default: none.  Raises
+        `UserError` where sources do not fit together or a label is negative.
         """
         sources = {"train": train, "validation": validation, "test": test}
         sources = {part: source for part, source in sources.items() if source is not None}
         for part, source in sources.items():
-            if source.format != train.format:
+            if source.stored_format != train.stored_format:
                 raise UserError(
                     f"the {part} files do not fit the training files",
-                    found=f"{source.format} in {source.files[0]}, but {train.format} in {train.files[0]}",
+                    found=f"{source.stored_format} in {source.files[0]}, but {train.stored_format} in {train.files[0]}",
                     allowed="inputs of the same shape and targets of the same kind and width",
                 )
-        held = Split(len(train), seed, *split).counts
+        held = (split or Split(len(train), 0)).counts
         rows = {part: count for part, count in zip(("train", "validation", "test"), held, strict=True) if count}
         rows |= {part: len(source) for part, source in sources.items() if part != "train"}
         labels = _labels(list(sources.values())) if train.target_kind == "class" else {}
@@ -103,6 +107,8 @@ class DataFacts:
             input_parts=train.input_parts,
             categories=train.categories,
             whole_targets=train.target_kind == "real" and _are_whole(train),
+            stored_shape=train.stored_format.input_shape,
+            columns=train.columns,
             **labels,
         )
 
@@ -115,8 +121,7 @@ class DataFacts:
 def _are_whole(source: Hdf5Source) -> bool:
     """Return whether the first targets of a source are numbers such as 0.0, 1.0, 2.0."""
     rows = min(len(source), _FIRST_ROWS if source.has_rows else _FIRST_EXAMPLES)
-    _, targets, _ = replace(source.format, input_shape=(0,), weight_shape=None).empty(rows)
-    source.read_into(0, None, targets)
+    targets = source.stored("targets", 0, rows)
     return source.format.target_width == 1 and bool((targets == np.floor(targets)).all() and targets.min() >= 0)
 
 

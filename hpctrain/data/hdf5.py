@@ -22,6 +22,8 @@ from hpctrain.data.fields.missing import Dropped, drop, replace_missing
 from hpctrain.data.fields.opened import Opened
 from hpctrain.data.format import Arrays
 from hpctrain.data.mapping import Access
+from hpctrain.data.prepare.preparation import Preparation
+from hpctrain.data.prepared import PreparedRows
 from hpctrain.data.values import (
     bad_label,
     bad_value,
@@ -30,11 +32,12 @@ from hpctrain.data.values import (
     first_bad,
     first_bad_token,
     token_error,
+    unprepared,
     weight_error,
 )
 
 
-class Hdf5Source(Access):
+class Hdf5Source(Access, PreparedRows):
     """The examples of several HDF5 files, one after another in the order given.
 
     files         paths (see `files.expand`)
@@ -57,6 +60,7 @@ class Hdf5Source(Access):
     windows       the rows are series, and an example is a window of them
     missing       "error", "drop" (an example with NaN in it does not count), or a number that is put in its place
     categories    of text, as another source found them; None: this one's are found
+    preparation   what is done to inputs and real targets as they are read; see `prepare`
 
     Weight, mask and `ignore_label` are multiplied.  Raises `UserError` for all that a user can have got wrong in the
     files; for values there is `check_values`.  One file at a time is kept open; `close` it when done, or `finish` after
@@ -82,6 +86,7 @@ class Hdf5Source(Access):
         windows: Windows | None = None,
         missing: str | float = "error",
         categories: Categories | None = None,
+        preparation: Preparation | None = None,
     ) -> None:
         known = None if categories is None else {role: categories.get(role, {}) for role in ("input", "target")}
         named = {key: name for key, name in (("weight", weight), ("mask", mask)) if name is not None}
@@ -94,7 +99,8 @@ class Hdf5Source(Access):
         )
         self._examples = self._layout.examples
         self._input, self._target, self._weights = self._layout.input, self._layout.target, self._layout.weights
-        self.format = self._layout.format
+        self.stored_format = self._layout.format
+        self.prepare(preparation)
         self._tokens, self._ignore_label, self._missing = tokens, ignore_label, missing
         self._is_turned, self._has_windows = channels_first, windows is not None
         self._dropped = Dropped(len(self))
@@ -189,6 +195,14 @@ class Hdf5Source(Access):
         counted = long and self._examples.has_rows and len(self.files) > 1
         return place + (f" (row {row} over all files)" if counted else "")
 
+    def rows_of_files(self) -> list[int]:
+        """Return the number of examples of each file, in order."""
+        return np.diff(self._examples.starts).tolist()
+
+    def place_of(self, role: str, row: int) -> str:
+        """Return in words where "inputs" or "targets" of an example stand."""
+        return self.place(row, self.input if role == "inputs" else self.target)
+
     def blocks(self, lo: int, hi: int, max_bytes: int) -> Iterator[tuple[int, int]]:
         """Cut the rows lo..hi into pieces of at most `max_bytes` (but at least one row).
 
@@ -208,7 +222,7 @@ class Hdf5Source(Access):
 
     def reading_bytes(self, rows: int) -> int:
         """Return the memory that reading blocks of `rows` rows takes beside the arrays that are filled."""
-        return self._layout.reading_bytes(rows)
+        return self._layout.reading_bytes(rows) + self.preparing_bytes(rows)
 
     def read(self, lo: int, hi: int) -> Arrays:
         """Return inputs, targets and weights of the rows lo..hi, as `RowFormat.empty` describes them."""
@@ -225,25 +239,45 @@ class Hdf5Source(Access):
         `UserError` for a weight or a mask with a value that it cannot have, and for a text that is no category.
         """
         rows = len(targets)
-        wanted = [(self._target, targets)] + ([(self._input, inputs)] if inputs is not None else [])
+        roles = {"targets": (self._target, targets), "inputs": (self._input, inputs)}
+        rooms = {role: self.room(role, out) for role, (_, out) in roles.items() if out is not None}
+        wanted = [(roles[role][0], room) for role, room in rooms.items()]
         factors = {}
         if weight is not None and self.format.weight_words:
             for key, field in self._weights.items():
                 factors[key] = np.empty((rows, math.prod(field.shape)), np.float32)
                 wanted.append((field, factors[key]))
+        self._fill_all(lo, rows, wanted)
+        drops = self._missing == "drop" and weight is not None
+        for role, room in rooms.items():
+            self._replace_missing(room)
+            self.fill_prepared(role, room, roles[role][1], drops)
+        if weight is not None and self.format.weight_words:
+            self._weigh(lo, targets, weight, factors)
+        if drops:
+            self._dropped.add(lo + drop(self.format, inputs, targets, weight))
+
+    def stored(self, role: str, lo: int, hi: int) -> np.ndarray:
+        """Return "inputs" or "targets" of the rows lo..hi before preparation: (hi - lo, *shape) float64.
+
+        Where `missing` is a number, it stands for what is missing.
+        """
+        is_input, form = role == "inputs", self.stored_format
+        rows = np.empty((hi - lo, *(form.input_shape if is_input else form.target_shape)))
+        self._fill_all(lo, hi - lo, [(self._input if is_input else self._target, rows)])
+        self._replace_missing(rows)
+        return rows
+
+    def _replace_missing(self, values: np.ndarray) -> None:
+        if not isinstance(self._missing, str) and values.dtype.kind == "f":
+            replace_missing(values, self._missing)
+
+    def _fill_all(self, lo: int, rows: int, wanted: Sequence[tuple[Field, np.ndarray]]) -> None:
+        """Fill each field's array with its numbers of the rows from `lo` on."""
         for file, a, b in self._examples.spans(lo, lo + rows):
             at = self._examples.starts[file] + a - lo
             for field, out in wanted:
                 self._fill(field, file, a, b, out[at : at + b - a])
-        if weight is not None and self.format.weight_words:
-            self._weigh(lo, targets, weight, factors)
-        if isinstance(self._missing, str):
-            if self._missing == "drop" and weight is not None:
-                self._dropped.add(lo + drop(self.format, inputs, targets, weight))
-            return
-        for values in (inputs, targets if self.format.target_kind == "real" else None):
-            if values is not None:
-                replace_missing(values, self._missing)
 
     def _fill(self, field: Field, file: int, a: int, b: int, out: np.ndarray) -> None:
         """Fill `out` with a field of the examples a..b of a file."""
@@ -282,7 +316,10 @@ class Hdf5Source(Access):
                 label = int(labels[counts(self.format, labels, its_weight)].min())
                 raise bad_label(self.stored_label(first_row + row, label), self.place(first_row + row))
             last = field.shape[-1] if field.shape else 1
-            column = int(np.argmin(np.isfinite(values[row].reshape(-1)))) % last
+            if made_by := self.made_bad(f"{where}s", first_row + row):
+                raise unprepared(self.place(first_row + row, field.name), made_by)
+            numbers = self.stored(f"{where}s", first_row + row, first_row + row + 1) if self.chains else values[row]
+            column = int(np.argmin(np.isfinite(numbers.reshape(-1)))) % last
             raise bad_value(values[row], self.place(first_row + row, field.name_at(column)))
         if self._tokens is not None and (row := first_bad_token(inputs, self._tokens)) >= 0:
             raise token_error(inputs[row], self._tokens, self.place(first_row + row, self.input))

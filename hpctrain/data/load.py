@@ -23,6 +23,7 @@ from hpctrain.data.needs import Demand, needs_of
 from hpctrain.data.parts import PartRows, cut_parts
 from hpctrain.data.shard import Dataset, MemoryShard, Shard
 from hpctrain.data.sharding import Split, row_range
+from hpctrain.data.splits import RowSplit
 from hpctrain.data.stream import StreamedShard
 from hpctrain.data.ways import MAPPED, MEMORY, STREAMED, Ways, budget, choose
 from hpctrain.errors import UserError
@@ -44,7 +45,7 @@ class _Plan:
     """
 
     format: RowFormat
-    split: Split
+    split: RowSplit
     fingerprint: dict[str, object]
     parts: dict[str, int]
     bounds: np.ndarray | None = None
@@ -61,7 +62,7 @@ def load(
     train: Hdf5Source | None,
     validation: Hdf5Source | None = None,
     test: Hdf5Source | None = None,
-    split: tuple[float, float] = (0.0, 0.0),
+    split: tuple[float, float] | RowSplit = (0.0, 0.0),
     distribute: str = "scatter",
     seed: int = 0,
     progress: Progress | None = None,
@@ -72,7 +73,8 @@ def load(
     """Return this rank's way to the rows of all parts; collective.
 
     train, validation, test  the files of each part; with "scatter" only rank 0's are used, others may pass None
-    split                    fractions of the training files that become the validation and the test part
+    split                    which rows of the training files become the validation and the test part: a split, or
+                             fractions of the rows, drawn by the seed; rank 0's counts
     distribute               "scatter" or "shared"
     progress                 called on rank 0 with the fraction of the rows that are done
     memory                   bytes that data may take on a rank; None: see `ways.budget`
@@ -106,16 +108,21 @@ def load(
     return Dataset(**shards, ways=ways)
 
 
-def _plans(sources: dict[str, Hdf5Source | None], split: tuple[float, float], seed: int) -> list[_Plan | None]:
+def _plans(
+    sources: dict[str, Hdf5Source | None], split: tuple[float, float] | RowSplit, seed: int
+) -> list[_Plan | None]:
     plans: list[_Plan | None] = []
-    for name, fraction in zip(PARTS, (0.0, *split), strict=True):
+    taken = split if isinstance(split, tuple) else split.counts[1:]
+    for name, share in zip(PARTS, (0, *taken), strict=True):
         source = sources[name]
-        if source is not None and fraction > 0:
+        if source is not None and share > 0:
             raise ValueError(f"the {name} part comes from files of its own and from a split")
         if source is None:
             plans.append(None)
             continue
-        rows = Split(len(source), seed, *(split if name == "train" else (0.0, 0.0)))
+        rows = Split(len(source), seed)
+        if name == "train":
+            rows = Split(len(source), seed, *split) if isinstance(split, tuple) else split
         parts = {part: code for code, part in enumerate(PARTS) if rows.counts[code]} if name == "train" else {name: 0}
         plans.append(_Plan(source.format, rows, source.fingerprint(), parts))
     return plans

@@ -57,7 +57,7 @@ class Access:
         """
         examples, field = self._examples, self._input
         is_plain = type(examples) is RowExamples and len(field.forms) == 1 and not field.turned
-        if not is_plain or self._tokens is not None or self._missing != "error":
+        if not is_plain or self._tokens is not None or self._missing != "error" or "inputs" in self.chains:
             return None
         if len(self.files) > _MOST_MAPPED_FILES:
             return None

@@ -14,6 +14,7 @@ from hpctrain.errors import UserError
 from hpctrain.kernels.rows import permute_range
 
 TRAIN, VALIDATION, TEST = 0, 1, 2  # codes of the parts in `Split.part_of`
+UNUSED = 3  # of rows that are in no part, see `splits`
 
 _SPLIT_STREAM = 2  # keeps a seed's split and its epochs (`order`) independent of each other
 _MASK64 = 2**64 - 1
@@ -36,6 +37,13 @@ def worker_range(batch_rows: int, rank: int, size: int, unit: int = 1) -> tuple[
     return min(lo * unit, batch_rows), min(hi * unit, batch_rows)
 
 
+def check_fractions(validation: float, test: float) -> None:
+    """Raise a `UserError` for a fraction of the rows that is none."""
+    for name, fraction in (("validation", validation), ("test", test)):
+        if not 0 <= fraction < 1:
+            raise UserError(f"data.split.{name} is out of range", found=fraction, allowed="a fraction, 0 <= f < 1")
+
+
 @dataclass(frozen=True)
 class Split:
     """The random split of `rows` rows into training, validation and test part, by fractions of the rows.
@@ -51,10 +59,7 @@ class Split:
     test: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("validation", "test"):
-            fraction = getattr(self, name)
-            if not 0 <= fraction < 1:
-                raise UserError(f"data.split.{name} is out of range", found=fraction, allowed="a fraction, 0 <= f < 1")
+        check_fractions(self.validation, self.test)
         for part, fraction in ((VALIDATION, self.validation), (TEST, self.test)):
             if fraction > 0 and self.counts[part] == 0:
                 name = ("validation", "test")[part - 1]
@@ -68,6 +73,16 @@ class Split:
                 found=f"validation = {self.validation} and test = {self.test} of {self.rows} rows",
                 allowed="fractions whose sum is less than 1",
             )
+
+    @property
+    def unused(self) -> int:
+        """Rows that are in no part: none."""
+        return 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that telling a row's part takes: none."""
+        return 0
 
     @property
     def counts(self) -> tuple[int, int, int]:

@@ -34,6 +34,15 @@ def counts(form: RowFormat, targets: np.ndarray, weight: np.ndarray) -> np.ndarr
     return np.repeat(weight.reshape(rows, form.weight_words) != 0, form.target_width // form.weight_words, axis=1)
 
 
+def unprepared(place: str, made_by: str) -> UserError:
+    """Return the error for a row of which preparation makes no finite numbers; `made_by` says which step, and why."""
+    return UserError(
+        f"the preparation of the data makes no finite number: {place}",
+        found=made_by,
+        hint="correct the data, or put a step in front that leads to numbers which it can take",
+    )
+
+
 def bad_value(values: np.ndarray, place: str) -> UserError:
     """Return the error for a row of inputs or real targets that has a bad value."""
     what = "NaN" if np.isnan(values).any() else "an infinite number (after the conversion to float32)"

@@ -7,8 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from hpctrain.data.prepare import PREPARATIONS
 from hpctrain.errors import UserError
 from hpctrain.job.file import absolute
+from hpctrain.job.sections import registered_list
 from hpctrain.memory import parse_bytes
 from hpctrain.options import Part
 
@@ -59,19 +61,58 @@ DatasetPath = Annotated[str, Field(min_length=1)]
 DatasetPaths = Annotated[str | tuple[str, ...], BeforeValidator(_read_names)]
 Rows = Annotated[int, Field(ge=0)]
 Horizon = Annotated[Rows | tuple[Rows, ...], BeforeValidator(_read_horizon)]
+Inputs = registered_list(PREPARATIONS, "data.prepare", key="name")
+Targets = registered_list(PREPARATIONS, "data.prepare_target", key="name")
+
+
+class SplitIndex(Part):
+    """`data.split.index`: datasets with the numbers of the rows of each part, or true and false for each row."""
+
+    train: DatasetPath
+    validation: DatasetPath | None = None
+    test: DatasetPath | None = None
 
 
 class Split(Part):
-    """`data.split`: the fractions of the rows that are kept for validation and for the test; the rest trains."""
+    """`data.split`: what is kept of the rows for validation and for the test; the rest trains.
+
+    Fractions of the rows, and `by` what they are drawn: at random, alike of each class, or whole files or groups of
+    rows (`group`: a dataset that says each row's).  Or `index`: datasets of row numbers.
+    """
 
     validation: float = Field(0.0, ge=0, lt=1)
     test: float = Field(0.0, ge=0, lt=1)
+    by: Literal["random", "stratified", "file", "group", "index"] = "random"
+    group: DatasetPath | None = None
+    index: SplitIndex | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_what_is_named(cls, values: Any) -> Any:
+        """Take `group` or `index` for what the rows are split by where `by` is left out."""
+        if isinstance(values, dict) and "by" not in values:
+            named = next((key for key in ("group", "index") if values.get(key) is not None), "random")
+            return {**values, "by": named}
+        return values
 
     @model_validator(mode="after")
-    def _leaves_rows(self) -> Split:
+    def _fits_together(self) -> Split:
         if self.validation + self.test >= 1:
             raise ValueError("validation + test must be less than 1: the rest of the rows trains the network")
+        for key in ("group", "index"):
+            if (self.by == key) != (getattr(self, key) is not None):
+                raise ValueError(f'by = "{key}" and {key} go together')
+        if self.by == "index" and (self.validation or self.test):
+            raise ValueError("by index, the datasets say what each part has: leave the fractions out")
+        if self.by in ("stratified", "file", "group") and not (self.validation or self.test):
+            raise ValueError("needs a fraction of the rows: validation = 0.1, test = 0.2 or both")
         return self
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Which of "validation" and "test" take rows."""
+        takes = self.index if self.by == "index" else self
+        return tuple(part for part in ("validation", "test") if getattr(takes, part))
 
 
 class Windows(Part):
@@ -112,6 +153,8 @@ class DataSection(Part):
     split: Split | None = None
     validation_files: Paths | None = None
     test_files: Paths | None = None
+    prepare: Inputs | None = None
+    prepare_target: Targets | None = None
     distribute: Literal["auto", "scatter", "shared"] = "auto"
     memory: Bytes | Literal["auto"] = "auto"
     shuffle: Literal["global", "chunks", "none"] = "global"
@@ -120,11 +163,13 @@ class DataSection(Part):
     @model_validator(mode="after")
     def _one_source_of_a_part(self) -> DataSection:
         for part in ("validation", "test"):
-            fraction, files = getattr(self.split, part, 0.0), getattr(self, f"{part}_files")
-            if fraction > 0 and files is not None:
+            files = getattr(self, f"{part}_files")
+            if files is not None and self.split is not None and part in self.split.parts:
+                by_index = self.split.index is not None
+                key, taken = (f"index.{part}", self.split.index) if by_index else (part, self.split)
                 raise UserError(
-                    f"data.split.{part} and data.{part}_files are both given",
-                    found=f"data.split.{part} = {fraction}, data.{part}_files = {files!r}",
+                    f"data.split.{key} and data.{part}_files are both given",
+                    found=f"data.split.{key} = {getattr(taken, part)!r}, data.{part}_files = {files!r}",
                     allowed="one of the two",
                     hint=f"keep data.{part}_files to use rows of their own, or the split to take rows of data.files",
                 )
@@ -167,4 +212,16 @@ class DataSection(Part):
     @property
     def has_validation(self) -> bool:
         """Whether there will be rows to validate on."""
-        return self.validation_files is not None or getattr(self.split, "validation", 0.0) > 0
+        return self.validation_files is not None or (self.split is not None and "validation" in self.split.parts)
+
+    @model_validator(mode="after")
+    def _targets_turn_back(self) -> DataSection:
+        for number, step in enumerate(self.prepare_target or ()):
+            if not step.turns_back:
+                able = [name for name in PREPARATIONS if PREPARATIONS.get(name).turns_back]
+                raise UserError(
+                    f"data.prepare_target.{number}: predictions could not be turned back to the target's own units",
+                    found=step.name,
+                    allowed=able,
+                )
+        return self

@@ -18,6 +18,7 @@ from hpctrain.errors import UserError
 
 BUILTIN = "builtin:"  # what stands here instead of a path names data that is shipped with hpctrain
 _PATH_KEYS = ("files", "validation_files", "test_files")
+_LISTS_WITH_FILES = ("prepare", "prepare_target")  # steps may name a file of statistics
 _TEMPLATE_HINT = "`python -m hpctrain job > job.toml` writes a commented job file to start from"
 
 
@@ -83,8 +84,17 @@ def with_absolute_paths(document: dict[str, Any], base: Path) -> dict[str, Any]:
                 data[key] = absolute(data[key], base)
             elif isinstance(data.get(key), list):
                 data[key] = [absolute(item, base) if isinstance(item, str) else item for item in data[key]]
+        for key in _LISTS_WITH_FILES:
+            if isinstance(data.get(key), list):
+                data[key] = [_with_absolute_file(item, base) for item in data[key]]
     if isinstance(document.get("model"), dict) and isinstance(document["model"].get("python"), str):
         model = document["model"] = dict(document["model"])
         with suppress(ValueError):  # checked again, and worded, by the model section
             model["python"] = absolute_builder(model["python"], base)
     return document
+
+
+def _with_absolute_file(item: Any, base: Path) -> Any:
+    if isinstance(item, dict) and isinstance(item.get("file"), str):
+        return {**item, "file": absolute(item["file"], base)}
+    return item

@@ -11,7 +11,9 @@ from hpctrain.errors import UserError
 
 _EXAMPLE = "--set optimizer.lr=0.01, --set data.split.test=0.2, --set model.layers.0.units=64"
 # Where a bare word names a part: "relu" is short for {type = "relu"}.
-_NAMES_A_PART = re.compile(r"(optimizer|schedule|loss|strategy|metrics\.names\.\d+)|(model\.layers\.\d+)")
+_NAMES_A_PART = re.compile(
+    r"(optimizer|schedule|loss|strategy|metrics\.names\.\d+|data\.prepare(?:_target)?\.\d+)|(model\.layers\.\d+)"
+)
 _EXCLUDE = {"run.epochs": "run.steps", "run.steps": "run.epochs"}
 
 

@@ -13,6 +13,7 @@ from hpctrain.job import Job
 from hpctrain.nn.metrics import by_name
 from hpctrain.nn.model import Model
 from hpctrain.run.handing_out import hand_out
+from hpctrain.run.learned import Learned, stored_shape
 from hpctrain.run.master import Prepared, expand_files, open_source, resolve
 from hpctrain.run.network import network
 from hpctrain.run.restore import put_back
@@ -47,7 +48,7 @@ def evaluate_run(group: Group, run_dir: Path, data: Sequence[str] | None, part: 
             allocate=group.allocate,
         )
         put_back(checkpoint, model, None)
-    evaluator = Evaluator(group, model, by_name(job.metrics.names))
+    evaluator = Evaluator(group, model, by_name(job.metrics.names), prepared.preparation.targets)
     warm_up(group, [("evaluation", evaluator)], lambda text: None)
     dataset = hand_out(group, prepared, lambda text: None)
     shard = getattr(dataset, "train" if data is not None else part)
@@ -91,7 +92,7 @@ def _prepare(checkpoint: Checkpoint, data: Sequence[str] | None, part: str) -> P
     """Check the job against the data to evaluate on; other files become the one and only part."""
     job = Job.from_toml(checkpoint.job_toml, f"the job in {checkpoint.path}")
     if data is None:
-        prepared = resolve(job, categories=checkpoint.interface.get("categories"))
+        prepared = resolve(job, learned=Learned.of(checkpoint))
         if part not in prepared.facts.rows:
             raise UserError(
                 f"the run has no {part} part",
@@ -106,7 +107,7 @@ def _prepare(checkpoint: Checkpoint, data: Sequence[str] | None, part: str) -> P
     )
     job = job.model_copy(update={"data": section})
     _check_same_kind(job, checkpoint.interface)
-    return resolve(job, categories=checkpoint.interface.get("categories"))
+    return resolve(job, learned=Learned.of(checkpoint))
 
 
 def _check_same_kind(job: Job, trained: dict[str, Any]) -> None:
@@ -115,7 +116,7 @@ def _check_same_kind(job: Job, trained: dict[str, Any]) -> None:
     with open_source(job, files, trained["target_kind"], categories=categories) as source:
         form = source.format
     found = (tuple(form.input_shape), form.target_kind, form.target_width)
-    wanted = (tuple(trained["input_shape"]), trained["target_kind"], trained["target_width"])
+    wanted = (stored_shape(trained), trained["target_kind"], trained["target_width"])
     if found != wanted:
         raise UserError(
             "the data do not have the form that the network was trained on",

@@ -9,14 +9,24 @@ from hpctrain.comm.group import Group
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.data.load import PARTS, Progress, load
 from hpctrain.data.needs import Demand
+from hpctrain.data.prepare.fit import fit
 from hpctrain.data.shard import Dataset
 from hpctrain.data.ways import MEMORY, sees_files
 from hpctrain.monitor.words import counted
 from hpctrain.run.master import Prepared
 
 
-def hand_out(group: Group, prepared: Prepared, say: Callable[[str], None], progress: Progress | None = None) -> Dataset:
-    """Return this rank's shards of a job's data; `say` shows people a line.  Collective."""
+def hand_out(
+    group: Group,
+    prepared: Prepared,
+    say: Callable[[str], None],
+    progress: Callable[[str], Progress] = lambda what: None,
+) -> Dataset:
+    """Return this rank's shards of a job's data; its preparation learns what it has not learned yet.  Collective.
+
+    say       shows people a line
+    progress  makes of words for what is done something that is called with the fraction that is done
+    """
     job = prepared.job
     distribute = _distribute(group, prepared, say)
     reads = group.rank == 0 or distribute == "shared"
@@ -25,13 +35,15 @@ def hand_out(group: Group, prepared: Prepared, say: Callable[[str], None], progr
     for line in prepared.notes:
         say(line)
     try:
+        shared = distribute == "shared"
+        told = progress("statistics of the training part")
+        fit(group, sources["train"], prepared.split, prepared.preparation, shared, told)
         dataset = load(
             group,
             *sources.values(),
-            split=(job.data.split.validation, job.data.split.test) if job.data.split else (0.0, 0.0),
+            split=prepared.split,
             distribute=distribute,
-            seed=job.run.seed,
-            progress=progress,
+            progress=progress("reading data"),
             memory=job.data.memory_bytes,
             demand=demand_of(prepared),
         )

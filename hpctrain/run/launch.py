@@ -18,7 +18,7 @@ from hpctrain.monitor.metrics_log import MetricsLog
 from hpctrain.run.folder import RunFolder
 from hpctrain.run.guard import command
 from hpctrain.run.master import Prepared, prepare
-from hpctrain.run.restore import check_same_job
+from hpctrain.run.restore import check_same_job, put_back_preparation
 from hpctrain.run.result import TrainResult
 from hpctrain.run.session import Session
 from hpctrain.run.trained import TrainedModel, load_model
@@ -106,6 +106,8 @@ def _train(
                 _announce(job, own[1])
             if finished:
                 return _finished_result(group, prepared, folder, monitors)
+            if resume:
+                put_back_preparation(group, folder, prepared)
             session = Session(group, prepared, folder, monitors, stop)
             if resume:
                 session.resume()
@@ -158,8 +160,9 @@ def _finished_result(
         for monitor in monitors:
             monitor.on_event(text)
     with group.agreed():
-        model = load_model(path).model
-    return TrainResult(summary, path, prepared.job, model=model, rank=group.rank)
+        trained = load_model(path)
+    model, preparation = trained.model, trained.preparation
+    return TrainResult(summary, path, prepared.job, model=model, preparation=preparation, rank=group.rank)
 
 
 def _announce(job: Job, console: Monitor) -> None:

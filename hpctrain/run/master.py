@@ -17,6 +17,8 @@ from hpctrain.data.fields.categories import Categories
 from hpctrain.data.fields.examples import Windows
 from hpctrain.data.files import expand, identity
 from hpctrain.data.hdf5 import Hdf5Source
+from hpctrain.data.prepare.preparation import Preparation
+from hpctrain.data.splits import RowSplit
 from hpctrain.errors import UserError, unknown_name
 from hpctrain.job import Job
 from hpctrain.nn.check import check_outputs, output_shape
@@ -25,8 +27,9 @@ from hpctrain.nn.losses import Loss, default_loss
 from hpctrain.nn.metrics import Metric, by_name, default_metrics
 from hpctrain.optim.groups import update_table
 from hpctrain.optim.table import UpdateTable
+from hpctrain.run.learned import Learned, check_turns_back, preparation_of, split_of
 from hpctrain.run.network import network
-from hpctrain.run.notes import notes
+from hpctrain.run.notes import notes, preparation_notes
 
 DEFAULT_MICRO_BATCH = 32  # examples of one set of batch statistics
 
@@ -36,6 +39,8 @@ class Prepared:
     """A job that fits its data: everything resolved, the same on every rank.
 
     files   the paths of each part
+    split   the part of each row of the training files
+    preparation  what is done to inputs and targets; its steps learn when the data is loaded
     tokens  how many tokens the inputs may name, where the network begins with an embedding
     notes   what the run says of its data
     """
@@ -43,6 +48,8 @@ class Prepared:
     job: Job
     facts: DataFacts
     files: dict[str, list[str]]
+    split: RowSplit
+    preparation: Preparation
     tokens: int | None = None
     notes: tuple[str, ...] = ()
 
@@ -56,7 +63,8 @@ class Prepared:
         """Open the files of a part ("train", "validation", "test"); None where the part has no files of its own."""
         if part not in self.files:
             return None
-        return open_source(self.job, self.files[part], self.facts.target_kind, self.tokens, self.facts.categories)
+        preparation, categories = self.preparation, self.facts.categories
+        return open_source(self.job, self.files[part], self.facts.target_kind, self.tokens, categories, preparation)
 
 
 def open_source(
@@ -65,11 +73,13 @@ def open_source(
     target_kind: str | None,
     tokens: int | None = None,
     categories: Categories | None = None,
+    preparation: Preparation | None = None,
 ) -> Hdf5Source:
     """Open data files for the datasets that a job names.
 
     tokens      what their inputs have to be, see `Prepared`
     categories  of text, as the training files have them; None: these are the training files
+    preparation  what is done to the examples, see `Prepared`
     """
     data = job.data
     windows = data.windows
@@ -90,6 +100,7 @@ def open_source(
         windows=windows and Windows(windows.length, windows.horizon, windows.stride, windows.run),
         missing=data.missing,
         categories=categories,
+        preparation=preparation,
     )
 
 
@@ -102,11 +113,11 @@ def prepare(group: Group, load_job: Callable[[], Job]) -> Prepared:
     return group.broadcast_object(prepared, patient=True)
 
 
-def resolve(job: Job, workers: int = 1, categories: Categories | None = None) -> Prepared:
+def resolve(job: Job, workers: int = 1, learned: Learned | None = None) -> Prepared:
     """Check a job against its files and fill in the loss, the metrics and the network where it leaves them open.
 
-    workers     how many there are, for a schedule that counts them
-    categories  of text, where the network is trained already; else those of the training files
+    workers  how many there are, for a schedule that counts them
+    learned  what a network that is trained already has learned of its data; None: that is learned now
     """
     data = job.data
     files = {"train": expand_files(job, data.files)}
@@ -115,13 +126,16 @@ def resolve(job: Job, workers: int = 1, categories: Categories | None = None) ->
             files[part] = expand_files(job, own)
     _check_parts_are_apart(files)
     wanted = _target_kind(job.loss)
-    train = open_source(job, files["train"], wanted, categories=categories)
+    train = open_source(job, files["train"], wanted, categories=learned and learned.categories)
     others = {part: paths for part, paths in files.items() if part != "train"}
     sources = {"train": train} | {
         part: open_source(job, paths, wanted, categories=train.categories) for part, paths in others.items()
     }
-    split = (data.split.validation, data.split.test) if data.split else (0.0, 0.0)
-    facts = DataFacts.collect(sources["train"], sources.get("validation"), sources.get("test"), split, job.run.seed)
+    split = split_of(job, train)
+    preparation = preparation_of(job, train, split, learned)
+    for source in sources.values():
+        source.prepare(preparation)
+    facts = DataFacts.collect(train, sources.get("validation"), sources.get("test"), split)
     if facts.target_kind == "class" and (shared := train.shared_labels()) is not None:
         # Real inputs may well be their own targets: that is an autoencoder.
         raise UserError(
@@ -129,7 +143,6 @@ def resolve(job: Job, workers: int = 1, categories: Categories | None = None) ->
             found=f"{shared!r} is in both: data.input = {data.input!r}, data.target = {data.target!r}",
             allowed="two datasets, or other columns of one",
         )
-    said = tuple(notes(job, facts))
     loss = job.loss or default_loss(facts.target_kind)
     metrics = default_metrics(facts.target_kind) if job.metrics.names is None else job.metrics.names
     layers = network(job, facts, loss)
@@ -149,7 +162,9 @@ def resolve(job: Job, workers: int = 1, categories: Categories | None = None) ->
     _check_metrics(job, width, metrics, facts)
     _check_memory(graph)
     update_table_of(job, graph)  # finds groups that fit no tensor
-    return Prepared(job, facts, files, graph.tokens, said)
+    check_turns_back(preparation, loss)
+    said = (*notes(job, facts), *preparation_notes(split, preparation))
+    return Prepared(job, facts, files, split, preparation, graph.tokens, said)
 
 
 def _check_memory(graph: Graph) -> None:

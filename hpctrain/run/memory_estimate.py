@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.data.loader import exchange_bytes
+from hpctrain.data.prepare.fit import fitting_bytes
 from hpctrain.data.scatter import loading_bytes
 from hpctrain.data.sharding import row_range
 from hpctrain.job import Job
@@ -114,9 +115,12 @@ def _kernels(plan: Plan, job: Job, kind: str) -> tuple[int, bool]:
 def _data(prepared: Prepared, sources: dict[str, Hdf5Source], ranks: int, rank: int) -> tuple[int, int]:
     """Return what a rank's rows take, and what reading them takes for a while."""
     job = prepared.job
-    split = (job.data.split.validation, job.data.split.test) if job.data.split else (0.0, 0.0)
+    split = tuple(count / prepared.split.rows for count in prepared.split.counts[1:])
     distribute = "shared" if job.data.distribute == "auto" else job.data.distribute
-    held = passing = 0
+    held = prepared.split.nbytes + sum(chain.kept_bytes for _, chain in prepared.preparation.chains())
+    passing = 0
+    if distribute == "shared" or rank == 0:
+        passing = max((fitting_bytes(chain) for _, chain in prepared.preparation.chains()), default=0)
     for part, source in sources.items():
         lo, hi = row_range(len(source), rank, ranks)
         held += (hi - lo) * source.format.row_bytes

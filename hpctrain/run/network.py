@@ -51,7 +51,7 @@ def _check_number_of_classes(facts: DataFacts) -> None:
 
 
 def interface_of(facts: DataFacts) -> dict[str, object]:
-    """Return the facts that `network` depends on, as JSON values: enough to build it again without the data."""
+    """Return the facts that network and preparation depend on, as JSON values: enough to build them without data."""
     return {
         "input_shape": list(facts.input_shape),
         "target_kind": facts.target_kind,
@@ -59,6 +59,9 @@ def interface_of(facts: DataFacts) -> dict[str, object]:
         "target_width": facts.target_width,
         "input_parts": facts.input_parts,
         **({"categories": facts.categories} if facts.categories else {}),
+        "target_shape": list(facts.target_shape),
+        "stored_shape": list(facts.stored_shape),
+        "columns": {name: list(span) for name, span in facts.columns.items()},
     }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from hpctrain.data.facts import DataFacts
+from hpctrain.data.prepare.preparation import Preparation
+from hpctrain.data.splits import RowSplit
 from hpctrain.job import Job
 
 _LISTED = 12  # categories in a line
@@ -13,7 +15,7 @@ def notes(job: Job, facts: DataFacts) -> list[str]:
     data, lines = job.data, []
     if data.channels_first:
         stored = tuple(facts.fingerprint["train"]["input_shape"])
-        lines.append(f"inputs are stored channels first, {stored}: turned to channels last, {facts.input_shape}")
+        lines.append(f"inputs are stored channels first, {stored}: turned to channels last, {facts.stored_shape}")
     for role, names in facts.categories.items():
         for name, categories in names.items():
             shown = [f"{text!r} = {code}" for code, text in enumerate(categories[:_LISTED])]
@@ -23,4 +25,14 @@ def notes(job: Job, facts: DataFacts) -> list[str]:
         lines.append(
             "targets are floating point numbers, but whole: they are regressed; store them as integers to classify"
         )
+    return lines
+
+
+def preparation_notes(split: RowSplit, preparation: Preparation) -> list[str]:
+    """Return lines about rows that are left out, and about what is done to the others."""
+    lines = []
+    if split.unused:
+        lines.append(f"{split.unused:,} of {split.rows:,} rows are in no part of the data, and are not used")
+    if preparation:
+        lines.append(f"the data is prepared as it is read: {preparation.describe()}")
     return lines

@@ -56,6 +56,38 @@ def restore(
     return Progress.from_position(checkpoint.position, holds_sums=group.rank == 0)
 
 
+def put_back_preparation(group: Group, folder: RunFolder | None, prepared: Prepared) -> None:
+    """Give a resumed run's preparation what it learned when the run began, from the latest valid checkpoint.
+
+    Without a checkpoint it stays as it is.  To be called before the data is loaded.  Collective.
+    """
+    if not prepared.preparation:
+        return
+    learned = None
+    with group.agreed():
+        if folder is not None:
+            # What is skipped is told by `restore`.
+            learned = checkpoints.latest_valid(folder.checkpoints, lambda *_: None, checkpoints.load_preparation)
+            if learned is not None:
+                _check_same_kinds(learned, prepared)
+    learned = group.broadcast_object(learned)
+    if learned is not None:
+        with group.agreed():
+            prepared.preparation.put_back(learned)
+
+
+def _check_same_kinds(learned: dict[str, np.ndarray], prepared: Prepared) -> None:
+    """Refuse data whose one-hot columns have other sizes: the network that goes on has as many inputs as before."""
+    for name, sizes in prepared.preparation.tensors().items():
+        if name.endswith(".size") and not np.array_equal(learned.get(name), sizes):
+            raise UserError(
+                "the data have changed since the checkpoint: one-hot columns have other sizes",
+                found=str(sizes.astype(int).tolist()),
+                allowed=str(learned[name].astype(int).tolist() if name in learned else "none"),
+                hint="put the old files back, or start a new run in another --run-dir",
+            )
+
+
 def check_same_run(checkpoint: Checkpoint, prepared: Prepared) -> None:
     """Raise a `UserError` where job or data differ from the checkpoint's in a way that would change the weights."""
     check_same_job(Job.from_toml(checkpoint.job_toml, f"the job in {checkpoint.path}"), prepared.job)

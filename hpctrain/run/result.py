@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hpctrain.data.prepare.preparation import Preparation
 from hpctrain.job import Job
 from hpctrain.monitor.history import History
 from hpctrain.nn.model import Model
@@ -28,6 +29,7 @@ class TrainResult:
     history     one dict an epoch of this process: "epoch" (from 1), "step", "train_loss", and "validation", its metrics
     stopped_by  the signal that stopped the run before its end, else None
     model       the trained network
+    preparation  what is done to its inputs, and turned back of its outputs
     rank        this process's rank: print on rank 0 only
     """
 
@@ -37,6 +39,7 @@ class TrainResult:
     history: list[dict[str, Any]] = field(default_factory=list, repr=False)
     stopped_by: str | None = None
     model: Model = field(default=None, repr=False)
+    preparation: Preparation = field(default=None, repr=False)
     rank: int = 0
 
     @classmethod
@@ -47,7 +50,8 @@ class TrainResult:
         stopped_by = (stopped_by or "another rank's signal") if summary is None else None
         path = session.folder.path if session.folder is not None else None
         told = session.group.broadcast_object((path, history.epochs, stopped_by))
-        return cls(summary or {}, told[0], session.job, told[1], told[2], session.model, session.group.rank)
+        model, preparation = session.model, session.prepared.preparation
+        return cls(summary or {}, told[0], session.job, told[1], told[2], model, preparation, session.group.rank)
 
     @property
     def exit_code(self) -> int:
@@ -63,5 +67,5 @@ class TrainResult:
         return self.model.layout.views(self.model.params)
 
     def predict(self, inputs: np.ndarray) -> np.ndarray:
-        """Return the network's outputs (rows, *out_shape) float32 for inputs as the training data has them stored."""
-        return predict(self.model, inputs, self.job.data.channels_first)
+        """Return what `TrainedModel.predict` does."""
+        return predict(self.model, inputs, self.job.data.channels_first, self.preparation)

@@ -51,7 +51,7 @@ class Session:
         self._mention_crowding()
         limit_threads(job.run.threads_per_rank)
         self._stop = stop
-        self.dataset = hand_out(group, prepared, self.say, _LoadProgress(self))
+        self.dataset = hand_out(group, prepared, self.say, lambda what: _LoadProgress(self, what))
         self._take_order()
         self.model = self._build_model()
         limits = job.clip.model_dump(exclude_none=True)
@@ -75,7 +75,7 @@ class Session:
         )
         self.say(self.loader.describe())
         self.metrics = by_name(job.metrics.names)
-        self.evaluator = Evaluator(group, self.model, self.metrics)
+        self.evaluator = Evaluator(group, self.model, self.metrics, prepared.preparation.targets)
         self.total_steps = prepared.total_steps
         self.setup_s = time.perf_counter() - self.started
         parts = [
@@ -206,6 +206,7 @@ class Session:
             position=progress.as_position(totals),
             fingerprint=self.prepared.facts.fingerprint,
             interface=interface_of(self.prepared.facts),
+            preparation=self.prepared.preparation.tensors(),
             world_size=self.group.size,
             seed=self.job.run.seed,
         )
@@ -272,8 +273,9 @@ class Session:
 class _LoadProgress:
     """Says how far reading the data has come, for reads that take longer than a few seconds."""
 
-    def __init__(self, session: Session, every_s: float = 2.0) -> None:
+    def __init__(self, session: Session, what: str = "reading data", every_s: float = 2.0) -> None:
         self._session = session
+        self._what = what
         self._every_s = every_s
         self._next = time.monotonic() + every_s
 
@@ -281,5 +283,5 @@ class _LoadProgress:
         if self._session._stop.requested:
             raise UserError(f"stopped by {self._session._stop.requested} while the data was read: nothing was trained")
         if time.monotonic() >= self._next:
-            self._session.say(f"reading data: {fraction:.0%}")
+            self._session.say(f"{self._what}: {fraction:.0%}")
             self._next = time.monotonic() + self._every_s

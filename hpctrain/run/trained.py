@@ -7,10 +7,13 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from hpctrain.data.prepare.preparation import Preparation
 from hpctrain.errors import UserError
 from hpctrain.job import Job
+from hpctrain.kernels.rows import first_nonfinite_row
 from hpctrain.nn.model import Model
 from hpctrain.run.evaluation import load_weights
+from hpctrain.run.learned import Learned, trained_preparation
 from hpctrain.run.network import network
 from hpctrain.run.restore import put_back
 
@@ -18,9 +21,10 @@ from hpctrain.run.restore import put_back
 class TrainedModel:
     """A trained network and its job; `load_model(run_dir)` makes one."""
 
-    def __init__(self, job: Job, model: Model) -> None:
+    def __init__(self, job: Job, model: Model, preparation: Preparation) -> None:
         self.job = job
         self.model = model
+        self.preparation = preparation
 
     @property
     def weights(self) -> dict[str, np.ndarray]:
@@ -28,19 +32,27 @@ class TrainedModel:
         return self.model.layout.views(self.model.params)
 
     def predict(self, inputs: np.ndarray) -> np.ndarray:
-        """Return the network's outputs (rows, *out_shape) float32 for inputs as the training data has them stored."""
-        return predict(self.model, inputs, self.job.data.channels_first)
+        """Return the network's outputs (rows, *out_shape) for inputs as the training data has them stored.
+
+        float32; with `data.prepare_target` float64, in the target's own units.
+        """
+        return predict(self.model, inputs, self.job.data.channels_first, self.preparation)
 
 
-def predict(model: Model, inputs: np.ndarray, channels_first: bool = False) -> np.ndarray:
+def predict(
+    model: Model, inputs: np.ndarray, channels_first: bool = False, preparation: Preparation | None = None
+) -> np.ndarray:
     """Return a network's outputs, channels last; `UserError` for inputs that are not numbers or of another shape.
 
-    inputs  (rows, *input_shape), or with `channels_first` (rows, channels, ...) as the data that it was trained on
+    inputs       (rows, *stored shape), with `channels_first` (rows, channels, ...), as the data that it was trained on
+    preparation  what is done to inputs, and turned back of outputs.  Of a number that it cannot take, such as a kind
+                 that no training row has, the `UserError` says why.
     """
+    preparation = preparation or Preparation()
     inputs = np.asarray(inputs)
     if inputs.dtype.kind not in "biuf":
         raise UserError("inputs must be real numbers", found=f"type {inputs.dtype}")
-    shape = model.input_shape
+    shape = preparation.inputs.shape if preparation.inputs else model.input_shape
     if channels_first:
         shape = (*shape[-1:], *shape[:-1])
     if inputs.shape[1:] != shape:
@@ -53,8 +65,25 @@ def predict(model: Model, inputs: np.ndarray, channels_first: bool = False) -> n
     if channels_first:
         inputs = np.moveaxis(inputs, 1, -1)
     outputs = np.zeros((len(inputs), *model.out_shape), np.float32)
-    model.predict(np.ascontiguousarray(inputs, np.float32), outputs)
-    return outputs
+    model.predict(_prepared(model, inputs, preparation), outputs)
+    if not preparation.targets:
+        return outputs
+    levels = model.loss.outputs_for("real", None, 1)  # of quantiles: the outputs of a column stand side by side
+    rows = outputs.reshape(len(outputs), -1, levels)
+    turned = [preparation.targets.invert(np.ascontiguousarray(rows[..., level])) for level in range(levels)]
+    return np.stack(turned, axis=-1).reshape(outputs.shape)
+
+
+def _prepared(model: Model, inputs: np.ndarray, preparation: Preparation) -> np.ndarray:
+    """Return inputs, channels last, as the network takes them: float32, C-contiguous."""
+    if not preparation.inputs:
+        return np.ascontiguousarray(inputs, np.float32)
+    prepared = np.empty((len(inputs), *model.input_shape), np.float32)
+    preparation.inputs.apply(inputs, prepared)
+    row = first_nonfinite_row(prepared.reshape(len(inputs), -1).view(np.uint32))
+    if row >= 0 and (why := preparation.inputs.explain(inputs[row])):
+        raise UserError(f"the preparation makes no finite number of the inputs' row {row}", found=why)
+    return prepared
 
 
 def load_model(run_dir: str | Path) -> TrainedModel:
@@ -68,4 +97,4 @@ def load_model(run_dir: str | Path) -> TrainedModel:
     facts.input_shape = tuple(facts.input_shape)
     model = Model(network(job, facts, job.loss), facts.input_shape, job.loss, facts.target_kind, seed=job.run.seed)
     put_back(checkpoint, model, None)
-    return TrainedModel(job, model)
+    return TrainedModel(job, model, trained_preparation(job, checkpoint.interface, Learned.of(checkpoint)))

@@ -104,8 +104,20 @@ target = "labels"                 # the dataset of the targets: integers and tex
 # ignore_label = -1               # this label does not count: positions without a label, padding; default: none
 # channels_first = false          # true: the inputs are stored (rows, channels, height, width), or of other axes
 split = {validation = 0.1, test = 0.2}   # fractions of the rows, drawn by run.seed; default: all rows train
+                                  # by = "stratified" (of each class alike), by = "file" (whole files), group = "person"
+                                  # (a dataset: its groups stay together); index = {train = "idx", test = "idx_test"}
 # validation_files = "valid.h5"   # instead of split.validation: rows from files of their own
 # test_files = "test.h5"          # instead of split.test
+# prepare = ["standardise"]       # what is done to the inputs, in order, by statistics of the training part, which are
+                                  # kept with the model; default: nothing.  Of all columns, or columns = [0, "4:9"]:
+                                  # {name = "standardise", axis = "column", epsilon = 1e-12}, axis = "channel", "all";
+                                  # {name = "min_max", to = [0, 1]}, {name = "log", offset = 1.0, base = 10},
+                                  # {name = "clip", low = -5, high = 5}, {name = "scale", factor = 0.1, offset = 0},
+                                  # {name = "fill", value = "mean"} (of NaN), {name = "one_hot", size = 4};
+                                  # {name = "standardise", file = "stats.h5", mean = "mean", std = "std"}; min_max from
+                                  # a file: min = "min", max = "max"
+# prepare_target = ["standardise"]   # likewise of real targets: the loss is theirs, metrics and predictions are in
+                                  # the targets' own units; "standardise", "min_max", "log", "scale"; default: nothing
 # distribute = "auto"             # "shared" (every rank reads its own rows) where all ranks see the same files, else
                                   # "scatter" (rank 0 reads and hands out); the run says which
 # memory = "auto"                 # what data may take on a rank ("512 MB"): half of what a node has left, over its

@@ -14,6 +14,7 @@ So a cut or flipped file is found before HDF5 parses a byte of it.  Inside:
     /job.toml                  the resolved job, text
     /data_fingerprint.json     what identifies the training data, JSON text
     /interface.json            what the network takes and gives (input_shape, target_kind, ...), JSON text
+    /preparation/<name>        what the preparation has learned ("inputs.0.mean"), float64; none: nothing
     /parameters/<name>         one data set a tensor, in its own shape, little-endian float32, in layout order
     /state/<name>              running statistics, likewise
     /optimizer/<slot>/<name>   the optimizer's (and strategy's) buffers, by slot and tensor; checkpoints only
@@ -72,6 +73,7 @@ class Checkpoint:
     position: dict[str, int | float] = field(default_factory=dict)
     fingerprint: dict[str, Any] = field(default_factory=dict)  # JSON values
     interface: dict[str, Any] = field(default_factory=dict)  # JSON values
+    preparation: Tensors = field(default_factory=dict)  # float64
     world_size: int = 1
     seed: int = 0
     path: Path | None = None  # where it was loaded from
@@ -127,14 +129,19 @@ def load_model(path: str | Path) -> Checkpoint:
     return _load(Path(path), kinds=("model", "checkpoint"))
 
 
-def latest_valid(folder: str | Path, on_skip: Callable[[Path, str], None]) -> Checkpoint | None:
-    """Return the newest checkpoint of a folder that is whole, None without one.
+def load_preparation(path: str | Path) -> Tensors:
+    """Read what the preparation of a checkpoint has learned, and nothing else of it; errors as in `load`."""
+    return _load(Path(path), ("checkpoint",), lambda file, _: _read_tensors(file.get("preparation", {})))
+
+
+def latest_valid(folder: str | Path, on_skip: Callable[[Path, str], None], read: Callable[[Path], Any] = load) -> Any:
+    """Return the newest checkpoint of a folder that is whole, or what `read` takes of it; None without one.
 
     `on_skip(path, reason)` is told of each newer one that is not.
     """
     for path in reversed(_step_files(Path(folder))):
         try:
-            return load(path)
+            return read(path)
         except CheckpointError as error:
             on_skip(path, error.reason)
     return None
@@ -257,6 +264,7 @@ def _write_content(output: _Output, checkpoint: Checkpoint, kind: str) -> None:
         file["job.toml"] = checkpoint.job_toml
         file["data_fingerprint.json"] = json.dumps(checkpoint.fingerprint)
         file["interface.json"] = json.dumps(checkpoint.interface)
+        _write_tensors(file, "preparation", checkpoint.preparation)
         _write_tensors(file, "parameters", checkpoint.parameters)
         _write_tensors(file, "state", checkpoint.state)
         if kind == "checkpoint":
@@ -282,7 +290,7 @@ def _write_header(path: Path) -> None:
         file.write(header.ljust(_BLOCK))
 
 
-def _load(path: Path, kinds: tuple[str, ...]) -> Checkpoint:
+def _load(path: Path, kinds: tuple[str, ...], read: Callable[[h5py.File, Path], Any] | None = None) -> Any:
     try:
         _check_header(path)
         with h5py.File(path, "r", locking=False) as file:
@@ -290,7 +298,7 @@ def _load(path: Path, kinds: tuple[str, ...]) -> Checkpoint:
             if kind not in kinds:
                 hint = "resume from a file of the folder `checkpoints`"
                 raise CheckpointError(path, f"it is a {kind}, not a {kinds[0]}", hint)
-            return _read_content(file, path)
+            return (read or _read_content)(file, path)
     except OSError as error:
         raise CheckpointError(path, reason(error)) from None
     except (KeyError, ValueError, AttributeError, TypeError) as error:
@@ -330,6 +338,7 @@ def _read_content(file: h5py.File, path: Path) -> Checkpoint:
         position={name: value.item() for name, value in file["position"].attrs.items()} if "position" in file else {},
         fingerprint=json.loads(file["data_fingerprint.json"].asstr()[()]),
         interface=json.loads(file["interface.json"].asstr()[()]),
+        preparation=_read_tensors(file.get("preparation", {})),
         world_size=int(file.attrs["world_size"]),
         seed=int(file.attrs["seed"]),
         path=path,

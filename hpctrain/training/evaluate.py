@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpctrain.comm.group import Group
+from hpctrain.data.prepare.chain import Chain
 from hpctrain.data.shard import Shard
 from hpctrain.monitor.base import EvaluationReport
 from hpctrain.nn.metrics import MeanPredictor, Metric
@@ -28,12 +29,17 @@ def rows_a_pass(row_floats: int) -> int:
 
 
 class Evaluator:
-    """Evaluates one model; buffers are made once.  `metrics` maps names to `Metric` objects."""
+    """Evaluates one model; buffers are made once.
 
-    def __init__(self, group: Group, model: Model, metrics: dict[str, Metric]) -> None:
+    metrics  names -> `Metric` objects
+    targets  what was done to real targets: the loss is that of prepared ones, metrics judge in the targets' own units
+    """
+
+    def __init__(self, group: Group, model: Model, metrics: dict[str, Metric], targets: Chain | None = None) -> None:
         self._group = group
         self._model = model
         self._metrics = metrics
+        self._targets = targets
         self._rows = rows_a_pass(model.plan.row_floats)
         self._outputs = np.zeros((self._rows, *model.out_shape), np.float32)
         self._scratch = np.zeros(self._outputs.size, np.float32)
@@ -54,7 +60,7 @@ class Evaluator:
         """Return the metrics on `shard` of a predictor that always says the mean of the training targets.  Collective.
 
         For real targets: what any network must beat.  Each target number has a mean of its own over the examples, or,
-        where positions have weights, over examples and positions.
+        where positions have weights, over examples and positions; the mean is that of targets in their own units.
         """
         predictor = MeanPredictor()
         positions = train.format.positions
@@ -62,12 +68,16 @@ class Evaluator:
         state = np.zeros(predictor.size(width))
         for batch in train.batches(self._rows):
             weight = batch.weight.reshape(-1)
-            predictor.update(state, batch.targets.reshape(len(weight), -1), weight)
+            predictor.update(state, self._own_units(batch.targets, len(weight)), weight)
         gathered = self._group.all_gather_objects(state)
         for other in gathered[1:]:
             predictor.merge(gathered[0], other)
-        means = np.zeros((self._rows * positions, width), np.float32)
+        means = np.zeros((self._rows * positions, width), np.float64 if self._targets else np.float32)
         predictor.fill(gathered[0], means)
+        if self._targets:
+            prepared = np.empty(means.shape, np.float32)
+            self._targets.apply(means.reshape(self._rows, -1), prepared.reshape(self._rows, -1))
+            means = prepared
         outputs = self._model.loss.outputs_saying(means).astype(np.float32).reshape(self._rows, -1)
         states = self._empty_states(shard.total, positions)
         for batch in shard.batches(self._rows):
@@ -99,8 +109,16 @@ class Evaluator:
         loss_sum = loss.kernel_for(kind)(outputs, targets, weighed, scratch, *loss.constants())
         states[0] += (loss_sum, weighed.sum(dtype="f8"), examples)
         judged = loss.predictions(outputs, kind)
+        if self._targets:
+            judged = self._own_units(judged.reshape(examples, -1), rows)
+            targets = self._own_units(targets.reshape(examples, -1), rows)
         for metric, state in zip(self._metrics.values(), states[1:], strict=True):
             metric.update(state, judged, targets, weight)
+
+    def _own_units(self, values: np.ndarray, rows: int) -> np.ndarray:
+        """Return real targets or predictions (examples, numbers) as so many rows; where prepared, turned back."""
+        values = self._targets.invert(values) if self._targets else values
+        return values.reshape(rows, values.size // max(rows, 1))
 
     def _finish(self, states: list[Any]) -> tuple[np.ndarray, dict[str, Any]]:
         """Merge all ranks' states, in rank order; return the sums of the loss, and the values by name."""

@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "data": {"comm", "kernels"},
     "strategies": {"comm", "optim", "kernels", "hpctrain.nn.flat"},
     "training": {"strategies", "comm", "optim", "nn", "data", "monitor", "kernels"},
-    "job": {"hpctrain.nn", "hpctrain.optim", "hpctrain.strategies"},
+    "job": {"hpctrain.data.prepare", "hpctrain.nn", "hpctrain.optim", "hpctrain.strategies"},
     "run": {"job", "training", "strategies", "comm", "optim", "nn", "data", "monitor", "kernels"},
     "tools": {"job", "run", "training", "strategies", "comm", "optim", "nn", "data", "monitor", "kernels"},
     "cli": {"tools", "run", "job", "comm"},

@@ -9,6 +9,7 @@ import pytest
 from hpctrain.data.facts import DataFacts
 from hpctrain.data.files import expand
 from hpctrain.data.hdf5 import Hdf5Source
+from hpctrain.data.sharding import Split
 from hpctrain.errors import UserError
 
 
@@ -242,7 +243,7 @@ class TestFacts:
     def test_labels_their_extremes_and_gaps(self, tmp_path):
         a = Hdf5Source([write(tmp_path / "a.h5", x=np.zeros((10, 2)), y=[1, 1, 2, 2, 4, 4, 1, 1, 2, 2])], "x", "y")
         b = Hdf5Source([write(tmp_path / "b.h5", x=np.zeros((3, 2)), y=np.array([0, 6, 6], "u1"))], "x", "y")
-        facts = DataFacts.collect(a, None, b, split=(0.2, 0.0))
+        facts = DataFacts.collect(a, None, b, Split(len(a), 0, 0.2))
         assert facts.rows == {"train": 8, "validation": 2, "test": 3}
         assert (facts.classes, facts.missing) == (7, [3, 5])
         assert (facts.label_min.value, facts.label_min.row, facts.label_min.file) == (0, 0, b.files[0])

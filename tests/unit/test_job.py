@@ -107,7 +107,7 @@ def test_builtin_job():
     assert made.is_builtin
     assert not job().is_builtin
     assert (made.data.files, made.name, made.run.epochs) == ("builtin:digits", "digits", 3)
-    assert made.data.split.model_dump() == {"validation": 0.1, "test": 0.2}
+    assert (made.data.split.validation, made.data.split.test) == (0.1, 0.2)
 
 
 class TestPaths:

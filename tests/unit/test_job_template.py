@@ -6,6 +6,7 @@ from pathlib import Path
 import pydantic
 import pytest
 
+from hpctrain.data.prepare import PREPARATIONS
 from hpctrain.job import BUILTIN_JOB, Job
 from hpctrain.nn import LAYERS, LOSSES, METRICS, PRESETS
 from hpctrain.optim import OPTIMIZERS, SCHEDULES
@@ -16,7 +17,7 @@ from hpctrain.tools.job import TEMPLATE, builtin_job
 
 PAGE = Path(__file__).parents[2] / "docs" / "job-file.md"
 MODELS_PAGE = PAGE.with_name("models.md")  # layers and presets have a page of their own; the template shows a few
-FAMILIES = [LAYERS, LOSSES, METRICS, PRESETS, OPTIMIZERS, SCHEDULES, STRATEGIES]
+FAMILIES = [LAYERS, LOSSES, METRICS, PREPARATIONS, PRESETS, OPTIMIZERS, SCHEDULES, STRATEGIES]
 
 
 def sections_of(text: str) -> dict[str, str]:
@@ -98,7 +99,7 @@ def test_commented_defaults_are_the_defaults(tmp_path: Path):
         "micro_batch",
         "dir",
     }
-    alternatives |= {"exclude", "target_encoding", "windows"}
+    alternatives |= {"exclude", "target_encoding", "windows", "prepare", "prepare_target"}
     alternatives |= {"weight", "mask", "ignore_label", "smoothing", "class_weights", "positive_weight"}
     alternatives |= {"early_stop", "momentum", "nesterov", "rho", "trust", "ema", "groups", "workers", "value"}
     lines = re.findall(r"^# (\w+) = ", TEMPLATE, flags=re.MULTILINE)
@@ -112,7 +113,18 @@ def test_commented_defaults_are_the_defaults(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "choice", ["validation_files", "test_files", "python", "norm", "micro_batch", "dir", "early_stop"]
+    "choice",
+    [
+        "validation_files",
+        "test_files",
+        "python",
+        "norm",
+        "micro_batch",
+        "dir",
+        "early_stop",
+        "prepare",
+        "prepare_target",
+    ],
 )
 def test_commented_choices_load_too(choice: str, tmp_path: Path):
     instead = {"validation_files": "split", "test_files": "split", "python": "layers"}.get(choice)

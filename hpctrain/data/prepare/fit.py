@@ -1,0 +1,280 @@
+"""`fit`: what the steps of a preparation learn from the training part, the same bits at every world size."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import h5py
+import numpy as np
+
+from hpctrain.comm.group import Group
+from hpctrain.data.files import check_file, open_file
+from hpctrain.data.prepare.base import Moments
+from hpctrain.data.prepare.chain import BoundStep, Chain
+from hpctrain.data.prepare.moments import ROWS, Tree, finished, moments_of
+from hpctrain.data.prepare.preparation import Preparation
+from hpctrain.data.sharding import TRAIN, row_range
+from hpctrain.errors import UserError
+
+BLOCK_ROWS = 4096
+_BLOCK_BYTES = 32 << 20  # of float64: fewer rows, a power of two, where examples are large
+_HEADER, _NODE = 111, 112  # message tags
+_TREE = 20  # levels of a tree of a million blocks
+_LEVELS = 64  # nodes in a message, at most: more than there are levels above 2^63 blocks
+_PAUSE_S = 0.001
+
+Progress = Callable[[float], None]
+
+
+class Rows(Protocol):
+    """What is needed of a source of rows."""
+
+    def __len__(self) -> int: ...
+
+    def stored(self, role: str, lo: int, hi: int) -> np.ndarray:
+        """Return the rows lo..hi of "inputs" or "targets" before preparation: (rows, *shape), real numbers."""
+
+    def place_of(self, role: str, row: int) -> str:
+        """Return words for where "inputs" or "targets" of a row are stored."""
+
+
+class Parts(Protocol):
+    """What is needed of a split."""
+
+    def part_of(self, lo: int, hi: int) -> np.ndarray:
+        """Return the parts of the rows lo..hi."""
+
+
+def block_rows(size: int) -> int:
+    """Return the rows of a block of examples of so many numbers: a power of two, 4,096 but for large examples."""
+    most = max(1, _BLOCK_BYTES // (8 * size))
+    return min(BLOCK_ROWS, 1 << (most.bit_length() - 1))
+
+
+def fitting_bytes(chain: Chain) -> int:
+    """Return the memory that fitting takes on a rank that reads, for a while: two blocks, and the tree of moments."""
+    counts = [bound.elements.count for bound in chain.steps if bound.fitted is None and not bound.step.stored]
+    return 2 * 8 * block_rows(chain.size) * chain.size + 8 * ROWS * _TREE * max(counts) if counts else 0
+
+
+def fit(
+    group: Group,
+    source: Rows | None,
+    split: Parts,
+    preparation: Preparation,
+    shared: bool,
+    progress: Progress | None = None,
+) -> None:
+    """Let the steps learn what they have not learned yet; collective.  Every rank then holds the same bits.
+
+    source    the training files without preparation; None on ranks that do not read
+    split     which rows train
+    shared    every rank reads blocks of its own; else rank 0 reads all
+    progress  called on rank 0 with the fraction of its rows that a pass has done
+
+    A step learns from the numbers as the steps before it leave them, so each that learns takes a pass over the data.
+    Raises the same `UserError` on every rank.
+    """
+    for role, chain in preparation.chains():
+        for number, bound in enumerate(chain.steps):
+            if bound.fitted is not None:
+                continue
+            if bound.step.stored:
+                _read(group, bound)
+                continue
+            moments = _moments(group, source, split, role, chain, number, shared, progress)
+            with group.agreed():
+                _check(bound, moments)
+            bound.fit(bound.step.learn(moments))
+        with group.agreed():
+            for bound in chain.steps:
+                _ = bound.operands  # finds options that do not fit
+
+
+def find_sizes(source: Rows, split: Parts, chain: Chain) -> None:
+    """Find how many numbers the one-hot columns of the training part have, where their steps do not say so.
+
+    One pass of the process that calls it: the shape of the network depends on it.
+    """
+    for number, bound in enumerate(chain.steps):
+        if bound.fitted is not None or not any(bound is other for other in chain.one_hot()):
+            continue
+        # What is not fitted yet works on other columns.
+        before = [other for other in chain.steps[:number] if other.fitted is not None]
+        tree = _tree(source, split, "inputs", chain, before, bound, (0, len(source)), None)
+        moments = finished(tree.total())
+        _check(bound, moments)
+        if (low := moments.minimum.min()) < 0:
+            column = bound.elements.name(int(moments.minimum.argmin()))
+            raise UserError(f"{bound.where} (one_hot): {column} has a number below 0", found=f"{low:.10g}")
+        bound.fit({"size": np.floor(moments.maximum) + 1})
+
+
+def _moments(
+    group: Group,
+    source: Rows | None,
+    split: Parts,
+    role: str,
+    chain: Chain,
+    number: int,
+    shared: bool,
+    progress: Progress | None,
+) -> Moments:
+    """Return the statistics that a step of a chain learns from.  Collective."""
+    bound, readers = chain.steps[number], group.size if shared else 1
+    tree, error = Tree(), None
+    if group.rank < readers and source is not None:
+        rows = block_rows(chain.size)
+        first, last = row_range(-(-len(source) // rows), group.rank, readers)
+        bounds = min(first * rows, len(source)), min(last * rows, len(source))
+        told = progress if group.rank == 0 else None
+        try:
+            tree = _tree(source, split, role, chain, chain.steps[:number], bound, bounds, told)
+        except UserError as found:
+            error = found
+    group.barrier(patient=True)  # ranks that are done leave the cores to those that still read
+    with group.agreed():
+        if error is not None:
+            raise error
+    tree = _chain_up(group, tree, readers, bound.elements.count)
+    total = tree.total() if group.rank == readers - 1 else np.empty((ROWS, bound.elements.count))
+    group.broadcast(total, root=readers - 1)
+    return finished(total)
+
+
+def _tree(
+    source: Rows,
+    split: Parts,
+    role: str,
+    chain: Chain,
+    before: Sequence[BoundStep],
+    bound: BoundStep,
+    bounds: tuple[int, int],
+    progress: Progress | None,
+) -> Tree:
+    """Return the moments of the training rows among some rows, which begin where a block begins."""
+    tree, rows = Tree(), block_rows(chain.size)
+    for lo in range(*bounds, rows):
+        hi = min(lo + rows, bounds[1])
+        trains = np.flatnonzero(split.part_of(lo, hi) == TRAIN)
+        raw = source.stored(role, lo, hi)
+        block = np.array(raw if len(trains) == len(raw) else raw[trains], np.float64, order="C")
+        block = block.reshape(len(trains), chain.size)
+        del raw
+        chain.run(block, before)
+        moments = moments_of(bound.elements.values(block))
+        _check_finite(source, role, chain, before, bound, block, lo + trains)
+        tree.add(0, lo // rows, moments)
+        if progress:
+            progress((hi - bounds[0]) / (bounds[1] - bounds[0]))
+    return tree
+
+
+def _check_finite(
+    source: Rows,
+    role: str,
+    chain: Chain,
+    before: Sequence[BoundStep],
+    bound: BoundStep,
+    block: np.ndarray,
+    rows: np.ndarray,
+) -> None:
+    """Raise a `UserError` for the first infinite number among those that a step learns from."""
+    infinite = np.isinf(block)
+    if not infinite.any():
+        return
+    chosen = np.zeros((1, chain.size))
+    chosen.reshape(bound.elements.positions, -1)[:, list(bound.elements.columns)] = 1
+    bad = np.flatnonzero((infinite & (chosen != 0)).any(axis=1))
+    if bad.size:
+        row = int(rows[bad[0]])
+        raw = source.stored(role, row, row + 1)[0]
+        raise UserError(
+            f"{bound.title} cannot take statistics of an infinite number: {source.place_of(role, row)}",
+            found=chain.explain(raw) or "infinite in the file",
+            hint="correct the data, or put a step clip in front",
+        )
+
+
+def _check(bound: BoundStep, moments: Moments) -> None:
+    empty = np.flatnonzero(moments.count == 0)
+    if empty.size:
+        raise UserError(
+            f"{bound.title} has nothing to take statistics of: {bound.elements.name(int(empty[0]))} is missing (NaN) "
+            "in every row of the training part",
+            found=f"{empty.size} of {moments.count.size} without a number",
+            hint="leave these columns out of the inputs, or put a step fill with a value in front",
+        )
+
+
+def _chain_up(group: Group, tree: Tree, readers: int, count: int) -> Tree:
+    """Pass nodes on from reader to reader, each merging its own behind them; the last reader's tree is whole."""
+    if readers == 1 or group.rank >= readers:
+        return tree
+    merged = Tree()
+    header = np.zeros((_LEVELS + 1, 2), np.int64)
+    if group.rank > 0:
+        _wait(group.receive(header, group.rank - 1, _HEADER))
+        for level, number in header[1 : 1 + header[0, 0]].tolist():
+            moments = np.empty((ROWS, count))
+            _wait(group.receive(moments, group.rank - 1, _NODE))
+            merged.add(level, number, moments)
+    for node in tree.nodes:
+        merged.add(*node)
+    if group.rank < readers - 1:
+        header[0, 0] = len(merged.nodes)
+        for place, (level, number, _) in enumerate(merged.nodes):
+            header[1 + place] = level, number
+        requests = [group.send(header, group.rank + 1, _HEADER)]
+        requests += [group.send(moments, group.rank + 1, _NODE) for _, _, moments in merged.nodes]
+        for request in requests:
+            request.wait()
+    return merged
+
+
+def _wait(request: object) -> None:
+    """Wait without spinning: others may still compute on this core."""
+    while not request.test():
+        time.sleep(_PAUSE_S)
+
+
+def _read(group: Group, bound: BoundStep) -> None:
+    """Take a step's statistics from its file, which rank 0 reads.  Collective."""
+    fitted = None
+    with group.agreed():
+        if group.rank == 0:
+            fitted = {name: _dataset(bound, name, path) for name, path in bound.step.stored.items()}
+    bound.fit(group.broadcast_object(fitted))
+
+
+def _dataset(bound: BoundStep, name: str, path: str) -> np.ndarray:
+    """Return a dataset of a step's file as (count,) float64."""
+    file_path, elements, where = bound.step.file, bound.elements, bound.title
+    check_file(file_path)
+    with open_file(file_path) as file:
+        dataset = file.get(path)
+        if not isinstance(dataset, h5py.Dataset) or dataset.dtype.kind not in "biuf" or dataset.shape is None:
+            there = [key for key, item in file.items() if isinstance(item, h5py.Dataset)]
+            raise UserError(
+                f"{where}: {name} = {path!r} is no dataset of numbers in {file_path}",
+                allowed=", ".join(there) or "the file has no datasets at its root",
+            )
+        values = np.asarray(dataset[()], np.float64)
+    columns, channels = len(elements.columns), elements.shape[-1]
+    if values.size == channels != columns:
+        values = values.reshape(-1)[list(elements.columns)]  # of all columns: those that are meant
+    if elements.axis == "column" and values.size == elements.size:
+        values = values.reshape(elements.positions, channels)[:, list(elements.columns)]
+    elif elements.axis == "column" and values.size == columns:
+        values = np.tile(values.reshape(-1), elements.positions)
+    if values.size not in (1, elements.count):
+        raise UserError(
+            f"{where}: {name} = {path!r} does not fit the examples, in {file_path}",
+            found=f"{values.size} numbers",
+            allowed=f"one number, one for each of {columns} columns, or one for each of {elements.size} numbers",
+        )
+    if not np.isfinite(values).all() or (name == "std" and (values < 0).any()):
+        raise UserError(f"{where}: {name} = {path!r} holds numbers that are no {name}, in {file_path}")
+    return values.reshape(-1)

@@ -1,0 +1,89 @@
+"""`PreparedRows`: what a source of examples knows of the preparation of its inputs and targets."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+
+import numpy as np
+
+from hpctrain.data.format import RowFormat
+from hpctrain.data.prepare.chain import Chain
+from hpctrain.data.prepare.preparation import Preparation
+from hpctrain.errors import UserError
+
+
+class PreparedRows(ABC):
+    """A source whose examples can be had as they are stored, or prepared.
+
+    format         of the examples as they are read
+    stored_format  of the examples before preparation
+    chains         role ("inputs", "targets") -> what is done to it; none: nothing
+    """
+
+    format: RowFormat
+    stored_format: RowFormat
+    chains: dict[str, Chain]
+
+    def prepare(self, preparation: Preparation | None) -> None:
+        """Read prepared examples from now on (None: as they are stored), in the `format` that preparation gives them.
+
+        Steps may learn later, but must have learned when examples are read.
+        """
+        self.chains = dict(preparation.chains()) if preparation else {}
+        if "targets" in self.chains and self.stored_format.target_kind != "real":
+            raise UserError(
+                "data.prepare_target is for real targets, but the targets are class labels",
+                hint='leave it out, or choose a loss for real targets, such as "mse"',
+            )
+        inputs = self.chains.get("inputs")
+        shape = inputs.out_shape if inputs else self.stored_format.input_shape
+        self.format = replace(self.stored_format, input_shape=shape)
+
+    @abstractmethod
+    def stored(self, role: str, lo: int, hi: int) -> np.ndarray:
+        """Return "inputs" or "targets" of the rows lo..hi before preparation: (hi - lo, *shape) float64."""
+
+    @abstractmethod
+    def read_into(
+        self, lo: int, inputs: np.ndarray | None, targets: np.ndarray, weight: np.ndarray | None = None
+    ) -> None:
+        """Fill arrays with the rows from `lo` on."""
+
+    def room(self, role: str, out: np.ndarray) -> np.ndarray:
+        """Return the array to read a role's stored numbers into, `out` itself where they are not prepared."""
+        return np.empty((len(out), *self.chains[role].shape)) if role in self.chains else out
+
+    def fill_prepared(self, role: str, room: np.ndarray, out: np.ndarray, drops: bool) -> None:
+        """Fill `out` with what preparation makes of the numbers in `room`; see there.
+
+        `drops`: what is missing in the file will be dropped, and stays NaN; what a step has no number for is infinite,
+        so that it is told, not dropped.
+        """
+        if role not in self.chains:
+            return
+        self.chains[role].apply(room, out)
+        if drops:
+            rows, stored = out.reshape(len(out), -1), room.reshape(len(out), -1)
+            rows[np.isnan(rows) & ~np.isnan(stored).any(axis=1, keepdims=True)] = np.inf
+
+    def preparing_bytes(self, rows: int) -> int:
+        """Return the memory that preparing so many rows takes beside the arrays that are filled."""
+        return sum(8 * rows * chain.size for chain in self.chains.values())
+
+    def made_bad(self, role: str, row: int) -> str | None:
+        """Return which step of a preparation made a bad value of a row's; None where it is so in the file."""
+        chain = self.chains.get(role)
+        return chain.explain(self.stored(role, row, row + 1)[0]) if chain else None
+
+    def labels(self, lo: int, hi: int) -> np.ndarray:
+        """Return the class labels of the rows lo..hi, int64 (hi - lo,).  `UserError` where rows have not one each."""
+        if self.stored_format.target_kind != "class" or self.stored_format.target_shape:
+            raise UserError(
+                "the rows have no class label each, as a stratified split needs",
+                found=str(self.stored_format),
+                allowed="class labels, one a row",
+            )
+        labels = np.empty(hi - lo, np.int64)
+        self.read_into(lo, None, labels)
+        return labels
