@@ -130,6 +130,11 @@ class Hdf5Source(Access, PreparedRows):
         return self._input.parts
 
     @property
+    def columns(self) -> dict[str, tuple[int, int]]:
+        """Names of the parts of the inputs' last axis, each with its lo and hi there, in order."""
+        return dict(self._input.columns)
+
+    @property
     def categories(self) -> Categories:
         """The categories of inputs and targets that are text; empty where there are none."""
         found = {"input": self._input.categories, "target": self._target.categories}
