@@ -10,7 +10,12 @@ import pytest
 from launching import mpirun
 from layouts import LAYOUTS
 
-WORLDS = {1: "scatter", 3: "shared", 4: "scatter"}  # ranks -> data.distribute
+# ranks -> keys of [data]: the last keeps next to nothing in memory, so that rows are streamed or mapped
+WORLDS = {
+    1: ["distribute=auto"],
+    3: ["distribute=scatter"],
+    4: ["distribute=shared", "memory=16 kB", "shuffle=chunks", "shuffle_buffer=16 kB"],
+}
 EPOCHS = 2
 
 # Trains on every folder named on the command line and keeps what the network was given: for each a file NAME.npz with
@@ -35,10 +40,10 @@ def loss_and_grad(self, batch, *args, **options):
 
 
 Model.loss_and_grad = loss_and_grad
-out = Path(sys.argv[1])
+out, keys = Path(sys.argv[1]), [f"data.{key}" for key in json.loads(sys.argv[2])]
 for folder in map(Path, sys.argv[3:]):
     given.clear()
-    result = train(Job.load(folder / "job.toml", [f"data.distribute={sys.argv[2]}"]), run_dir=out / folder.name)
+    result = train(Job.load(folder / "job.toml", keys), run_dir=out / folder.name)
     parts = [part for parts in world.allgather(given) for part in parts if len(part[1])]
     if world.rank == 0:
         arrays = {}
@@ -89,9 +94,9 @@ def _toml(value: object) -> str:
 def results(folders: list[Path], tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """The folder of what was handed out, by world size."""
     found = {}
-    for ranks, distribute in WORLDS.items():
+    for ranks, keys in WORLDS.items():
         out = tmp_path_factory.mktemp(f"out{ranks}")
-        done = mpirun(ranks, folders[0].parent / "script.py", out, distribute, *folders, timeout=200)
+        done = mpirun(ranks, folders[0].parent / "script.py", out, json.dumps(keys), *folders, timeout=200)
         assert done.returncode == 0, done.output
         found[ranks] = out
     return found
