@@ -66,6 +66,11 @@ class TrainResult:
         """The parameters by name ("dense1.weight"), float32 views of the network's buffer."""
         return self.model.layout.views(self.model.params)
 
+    @property
+    def state(self) -> dict[str, np.ndarray]:
+        """The running statistics of normalisation layers by name, likewise; empty where there are none."""
+        return self.model.state_layout.views(self.model.state)
+
     def predict(self, inputs: np.ndarray) -> np.ndarray:
         """Return what `TrainedModel.predict` does."""
         return predict(self.model, inputs, self.job.data.channels_first, self.preparation)

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -165,18 +165,23 @@ class Trainer:
         self.data_wait_s += waited
         self._epoch_wait_s += waited
         if math.isnan(outcome.loss):
-            raise UserError(
-                f"the loss is not a number (NaN) in step {progress.step}, epoch {progress.epoch + 1}: "
-                "training has diverged",
-                found=f"learning rate {lr:.3g}",
-                hint="lower optimizer.lr, add a warm-up ([schedule] warmup) or clip gradients ([clip] norm = 1.0); "
-                "inputs far from the size of 1 want scaling",
-                agreed=True,
-            )
+            where = f"in step {progress.step}, epoch {progress.epoch + 1}"
+            self._refuse(f"the loss is not a number (NaN) {where}: training has diverged")
         report = StepReport(
             progress.step, progress.epoch, outcome.loss, lr, outcome.weight, seconds, outcome.grad_norm, waited
         )
         self.tell("on_step", report)
+
+    def _refuse(self, what: str) -> NoReturn:
+        """End a run that has diverged; the checkpoints before stay."""
+        step = self.progress.step
+        raise UserError(
+            what,
+            found=f"learning rate {self.learning_rate(max(step - 1, 0)) * self.progress.plateau_factor:.3g}",
+            hint="lower optimizer.lr, add a warm-up ([schedule] warmup) or clip gradients ([clip] norm = 1.0); "
+            "inputs far from the size of 1 want scaling",
+            agreed=True,
+        )
 
     def _close_epoch(self, complete: bool) -> None:
         """Sum the epoch up over all ranks, report it, validate; a part of an epoch at the run's end counts likewise."""
@@ -247,6 +252,8 @@ class Trainer:
         return time.monotonic() - self._saved_at >= every.value
 
     def _save(self) -> None:
+        if not np.isfinite(self.model.params).all():  # the loss of the next step would tell, but there may be none
+            self._refuse(f"the weights are not finite after step {self.progress.step}: training has diverged")
         self.save(self.progress, self.progress.totals(self.group))
         self._saved_step, self._saved_at = self.progress.step, time.monotonic()
 

@@ -14,6 +14,7 @@ from hpctrain.monitor.base import Monitor
 from hpctrain.nn.layers.activations import Tanh
 from hpctrain.nn.layers.dense import Dense
 from hpctrain.nn.layers.dropout import Dropout
+from hpctrain.nn.layers.normalisation import BatchNorm
 
 ROWS = 50
 
@@ -144,7 +145,9 @@ def test_early_stop_ends_the_run_and_counts_as_finished(files):
 
 
 def test_divergence_is_an_error_that_says_what_to_do(files):
-    diverging = job(files, "value", model={"layers": [Dense(units=2)]}, optimizer={"name": "sgd", "lr": 1e6})
+    too_far = {"name": "sgd", "lr": 1e6}
+    model = {"layers": [Dense(units=2)]}
+    diverging = job(files, "value", model=model, optimizer=too_far, run={"checkpoint_every": "never"})
     with pytest.raises(UserError, match=r"not a number[\s\S]*lower optimizer.lr"):
         run(diverging, files / "a")
 
@@ -191,3 +194,23 @@ def test_labels_are_not_their_own_inputs_but_an_autoencoder_may_be(files):
         run(job(files, data={"input": "/label"}), files / "a")
     result = run(job(files, "x", model={"layers": [Dense(units=6)]}, run={"epochs": 1}), files / "b")
     assert result.model.out_shape == (6,)
+
+
+def test_weights_that_are_not_finite_are_never_saved(files):
+    """The loss of the last step is still finite: only the weights behind it tell."""
+    with pytest.raises(UserError, match="weights are not finite after step 1"):
+        too_far = {"name": "sgd", "lr": 3e38}
+        model = {"layers": [Dense(units=2)]}
+        run(job(files, "value", model=model, optimizer=too_far, run={"epochs": None, "steps": 1}), files / "a")
+    assert not list((files / "a" / "checkpoints").glob("*"))
+    assert not (files / "a" / "model.h5").exists()
+
+
+def test_running_statistics_are_among_the_results(files):
+    layers = [Dense(units=7), BatchNorm(), Dense(units=3)]
+    result = run(job(files, model={"layers": layers}, run={"epochs": 1}), files / "a")
+    assert {name: values.shape for name, values in result.state.items()} == {
+        "batch_norm1.running_mean": (7,),
+        "batch_norm1.running_var": (7,),
+    }
+    assert all(values.any() for values in result.state.values())
