@@ -198,9 +198,9 @@ def test_labels_are_not_their_own_inputs_but_an_autoencoder_may_be(files):
 
 def test_weights_that_are_not_finite_are_never_saved(files):
     """The loss of the last step is still finite: only the weights behind it tell."""
+    too_far = {"name": "sgd", "lr": 3e38}
+    model = {"layers": [Dense(units=2)]}
     with pytest.raises(UserError, match="weights are not finite after step 1"):
-        too_far = {"name": "sgd", "lr": 3e38}
-        model = {"layers": [Dense(units=2)]}
         run(job(files, "value", model=model, optimizer=too_far, run={"epochs": None, "steps": 1}), files / "a")
     assert not list((files / "a" / "checkpoints").glob("*"))
     assert not (files / "a" / "model.h5").exists()
