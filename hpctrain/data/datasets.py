@@ -17,6 +17,7 @@ from hpctrain.data.virtual import check_virtual
 from hpctrain.errors import UserError, nearest
 
 _LISTED = 40  # names in a message
+_SPECIAL = frozenset("[]*?")  # characters of a text that may be more than a path
 
 
 @dataclass(frozen=True)
@@ -45,21 +46,21 @@ def find_datasets(root: h5py.Group, text: str, key: str, several: bool = False) 
     `several`: there are other files, and this one may be none of the data.
     """
     where = f"{key} = {text!r}"
-    literal = text in root  # a name may have brackets and stars in it
+    is_plain = not _SPECIAL & set(text)
+    literal = is_plain or text in root  # a name may have brackets and stars in it
     expression = Expression(text) if literal else parse(text, key)
     if expression.is_pattern and not literal:
-        paths = list(_matching(root, expression.path.strip("/").split("/")))
-        if not paths:
+        datasets = [(path, root[path]) for path in _matching(root, expression.path.strip("/").split("/"))]
+        if not datasets:
             raise _missing(root, expression.path, f"{where} fits nothing", several)
     else:
-        paths = _paths(root, expression.path, where, several)
-    found = [Found(path.strip("/"), root[path], expression, where) for path in paths]
-    for each in found:
-        _check_shape(each.dataset, where)
-        check_filters(each.dataset, where)
-        if each.dataset.is_virtual:
-            check_virtual(each.dataset, where)
-    return found
+        datasets = _at(root, expression.path, where, several)
+    for _, dataset in datasets:
+        _check_shape(dataset, where)
+        check_filters(dataset, where)
+        if dataset.is_virtual:
+            check_virtual(dataset, where)
+    return [Found(path.strip("/"), dataset, expression, where) for path, dataset in datasets]
 
 
 def natural(name: str) -> list[str | int]:
@@ -83,19 +84,19 @@ def _matching(root: h5py.Group, parts: list[str], kind: int = h5py.h5o.TYPE_DATA
             yield from [path] if last else _matching(root, parts[1:], kind, path)
 
 
-def _paths(root: h5py.Group, path: str, where: str, several: bool) -> list[str]:
-    """Return the path of a dataset, or those of the datasets in a group."""
+def _at(root: h5py.Group, path: str, where: str, several: bool) -> list[tuple[str, h5py.Dataset]]:
+    """Return a dataset, or the datasets in a group, each with its path."""
     try:
         found = root[path] if path.strip("/") else root
     except (KeyError, ValueError):
         raise _missing(root, path, f"{where}: there is no such dataset", several) from None
     if isinstance(found, h5py.Dataset):
-        return [path]
+        return [(path, found)]
     is_group = isinstance(found, h5py.Group)
     inside = list(_matching(found, ["*"])) if is_group else []
     if inside:
         base = path.strip("/")
-        return [f"{base}/{name}".lstrip("/") for name in inside]
+        return [(f"{base}/{name}".lstrip("/"), found[name]) for name in inside]
     below = _listing(found) if is_group else ""
     there = below or _listing(root)
     raise UserError(

@@ -197,13 +197,14 @@ class WindowExamples(Examples):
     def fill(self, member: Member, file: int, a: int, b: int, out: np.ndarray, is_input: bool, want: Want) -> None:
         """Fill `out` with windows: the rows that several of them share are read once."""
         windows = self._windows
-        wanted = np.arange(windows.length) if is_input else windows.length - 1 + np.array(windows.ahead)
+        first, last = windows.length - 1 + min(windows.ahead), windows.length - 1 + max(windows.ahead)
+        first, last = (0, windows.length - 1) if is_input else (first, last)
+        wanted = slice(None) if is_input else np.array(windows.ahead) - min(windows.ahead)
         for at, end, row in self._pieces(file, a, b):
-            begins = np.arange(end - at) * windows.stride
-            lo = int(wanted.min())
-            values = member.values(row + lo, row + int(begins[-1] + wanted.max()) + 1, want)
-            rows = begins[:, None] + (wanted - lo)[None, :]
-            _store(values[rows], out[at - a : end - a])
+            values = member.values(row + first, row + (end - at - 1) * windows.stride + last + 1, want)
+            views = np.lib.stride_tricks.sliding_window_view(values, last - first + 1, axis=0)[:: windows.stride]
+            part = out[at - a : end - a]
+            _store(np.moveaxis(views, -1, 1)[:, wanted], part)
 
     def place(self, name: str, file: int, a: int) -> str:
         """Return "the window from row 3 of 'x' in a.h5"."""
@@ -225,5 +226,9 @@ def examples_of(kind: str, paths: Sequence[str], group: str, windows: Windows | 
 
 
 def _store(values: np.ndarray, out: np.ndarray) -> None:
+    """Copy numbers into an array of as many."""
+    if values.shape != out.shape:
+        short, room = np.squeeze(values), np.squeeze(out)  # axes of one number put in or left out need no copy
+        values, out = (short, room) if short.shape == room.shape else (values.reshape(out.shape), out)
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows becomes infinite, and is found then
-        out[...] = values.reshape(out.shape)
+        out[...] = values
