@@ -31,11 +31,6 @@ class PreparedRows(ABC):
         Steps may learn later, but must have learned when examples are read.
         """
         self.chains = dict(preparation.chains()) if preparation else {}
-        if "targets" in self.chains and self.stored_format.target_kind != "real":
-            raise UserError(
-                "data.prepare_target is for real targets, but the targets are class labels",
-                hint='leave it out, or choose a loss for real targets, such as "mse"',
-            )
         inputs = self.chains.get("inputs")
         shape = inputs.out_shape if inputs else self.stored_format.input_shape
         self.format = replace(self.stored_format, input_shape=shape)

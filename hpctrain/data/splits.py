@@ -198,7 +198,7 @@ def _whole_groups(sizes: np.ndarray, seed: int, fractions: tuple[float, float]) 
 def _by_index(source: Labelled, index: Mapping[str, str]) -> np.ndarray:
     codes = np.full(len(source), UNUSED, np.uint8)
     first = 0
-    for path, rows in zip(source.files, source.rows_of_files(), strict=True):
+    for path, rows in _files_with_rows(source):
         with open_file(path) as file:
             for part, name in index.items():
                 _mark(codes[first : first + rows], _numbers(file, part, name, rows), part, name, path)
@@ -255,7 +255,7 @@ def _find(file: h5py.File, name: str, where: str) -> h5py.Dataset:
 def _dataset_blocks(source: Labelled, name: str, where: str) -> Iterator[tuple[int, np.ndarray]]:
     """Yield (first row, values) of a dataset with a value for each row, over all files."""
     first = 0
-    for path, rows in zip(source.files, source.rows_of_files(), strict=True):
+    for path, rows in _files_with_rows(source):
         with open_file(path) as file:
             dataset = _find(file, name, where)
             is_text = h5py.check_string_dtype(dataset.dtype) is not None or dataset.dtype.kind in "S"
@@ -269,6 +269,10 @@ def _dataset_blocks(source: Labelled, name: str, where: str) -> Iterator[tuple[i
                 values = dataset[lo:hi].reshape(-1)
                 yield first + lo, values.astype(bytes) if is_text else values
         first += rows
+
+
+def _files_with_rows(source: Labelled) -> Iterator[tuple[str, int]]:
+    yield from ((path, rows) for path, rows in zip(source.files, source.rows_of_files(), strict=True) if rows)
 
 
 def _blocks(rows: int) -> Iterator[tuple[int, int]]:

@@ -50,6 +50,11 @@ def preparation_of(job: Job, train: Hdf5Source, split: RowSplit, learned: Learne
     columns, on which the network depends: one pass over the training part.
     """
     data, form = job.data, train.stored_format
+    if data.prepare_target and form.target_kind != "real":
+        raise UserError(
+            "data.prepare_target is for real targets, but the targets are class labels",
+            hint='leave it out, or choose a loss for real targets, such as "mse"',
+        )
     names = column_names(train.columns, form.input_shape)
     preparation = Preparation.of(data.prepare, data.prepare_target, form.input_shape, form.target_shape, names)
     if learned is not None:
