@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 
-from hpctrain.comm.schedule import Hop, part_bounds, ring_all_gather, ring_reduce_scatter
+from hpctrain.comm.schedule import Hop, part_bounds
+from hpctrain.comm.schedules import halving_doubling, ring, tree
 
 SIZES = range(1, 34)
+sizes = pytest.mark.parametrize("size", SIZES)
+scattering = pytest.mark.parametrize("family", [ring, halving_doubling], ids=["ring", "halving_doubling"])
 
 
 def lengths(size):
@@ -62,34 +65,81 @@ def cut(buffer, bounds, parts, copy=True):
     return view.copy() if copy else view
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_ring_reduce_scatter_gives_each_rank_its_part_of_the_sum(size):
+@sizes
+@scattering
+def test_a_reduce_scatter_gives_each_rank_its_part_of_the_sum(family, size):
     for length in lengths(size):
         buffers = np.random.default_rng(size).integers(-1000, 1000, (size, length)).astype(float)
         expected, bounds = buffers.sum(axis=0), part_bounds(length, size)
-        simulate(ring_reduce_scatter, buffers)
+        simulate(family.reduce_scatter, buffers)
         for rank in range(size):
             own = slice(bounds[rank], bounds[rank + 1])
             np.testing.assert_array_equal(buffers[rank, own], expected[own])
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_ring_all_gather_gives_every_rank_all_parts(size):
+def own_parts(size, length):
+    """Buffers that hold their own part of 1, 2, 3, ... and NaN elsewhere; and the whole."""
+    whole, bounds = np.arange(1.0, length + 1), part_bounds(length, size)
+    buffers = np.full((size, length), np.nan)
+    for rank in range(size):
+        buffers[rank, bounds[rank] : bounds[rank + 1]] = whole[bounds[rank] : bounds[rank + 1]]
+    return buffers, whole
+
+
+@sizes
+@scattering
+def test_an_all_gather_gives_every_rank_all_parts(family, size):
     for length in lengths(size):
-        whole, bounds = np.arange(1.0, length + 1), part_bounds(length, size)
-        buffers = np.zeros((size, length))
-        for rank in range(size):
-            buffers[rank, bounds[rank] : bounds[rank + 1]] = whole[bounds[rank] : bounds[rank + 1]]
-        simulate(ring_all_gather, buffers)
+        buffers, whole = own_parts(size, length)
+        simulate(family.all_gather, buffers)
         np.testing.assert_array_equal(buffers, np.tile(whole, (size, 1)))
 
 
-@pytest.mark.parametrize("size", SIZES)
+@sizes
+def test_a_tree_brings_the_sum_to_rank_0_and_from_there_to_all(size):
+    for length in lengths(size):
+        buffers = np.random.default_rng(size).integers(-1000, 1000, (size, length)).astype(float)
+        expected = buffers.sum(axis=0)
+        simulate(tree.reduce, buffers)
+        np.testing.assert_array_equal(buffers[0], expected)
+        simulate(tree.broadcast, buffers)
+        np.testing.assert_array_equal(buffers, np.tile(expected, (size, 1)))
+
+
+@sizes
+def test_a_tree_gathers_all_parts_on_rank_0(size):
+    for length in lengths(size):
+        buffers, whole = own_parts(size, length)
+        simulate(tree.gather, buffers)
+        np.testing.assert_array_equal(buffers[0], whole)
+
+
+def sent(algorithm, rank, size):
+    return [part for hop in algorithm(rank, size) if hop.send for part in range(*hop.send)]
+
+
+@sizes
 def test_a_ring_sends_the_least_possible(size):
-    for algorithm in (ring_reduce_scatter, ring_all_gather):
+    for algorithm in (ring.reduce_scatter, ring.all_gather):
         for rank in range(size):
-            sent = [part for hop in algorithm(rank, size) for part in range(*hop.send)]
-            assert len(sent) == len(set(sent)) == size - 1
+            parts = sent(algorithm, rank, size)
+            assert len(parts) == len(set(parts)) == size - 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8, 16, 32])
+def test_halving_sends_the_least_possible_in_the_fewest_hops(size):
+    for algorithm in (halving_doubling.reduce_scatter, halving_doubling.all_gather):
+        for rank in range(size):
+            assert len(sent(algorithm, rank, size)) == size - 1
+            assert len(list(algorithm(rank, size))) == size.bit_length() - 1
+
+
+@sizes
+def test_no_rank_hops_more_often_than_a_tree_is_deep(size):
+    depth = (size - 1).bit_length()
+    for rank in range(size):
+        assert len(list(tree.reduce(rank, size))) <= depth
+        assert len(list(halving_doubling.reduce_scatter(rank, size))) <= depth + 1
 
 
 def test_the_simulation_sees_a_deadlock():

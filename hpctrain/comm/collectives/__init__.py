@@ -5,7 +5,9 @@ from hpctrain.registry import Registry
 COLLECTIVES = Registry(
     "collective",
     {
+        "halving_doubling": "hpctrain.comm.collectives.halving_doubling:HalvingDoublingCollective",
         "native": "hpctrain.comm.collectives.native:NativeCollective",
         "ring": "hpctrain.comm.collectives.ring:RingCollective",
+        "tree": "hpctrain.comm.collectives.tree:TreeCollective",
     },
 )
