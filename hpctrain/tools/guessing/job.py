@@ -81,7 +81,9 @@ def _count(files: list[str]) -> str:
 
 def _files(files: list[str], absolute: bool) -> str | list[str]:
     """Return files as a path, a pattern that means just these, or a list."""
-    paths = [os.path.abspath(path) if absolute else path for path in files]
+    paths = [os.path.abspath(path) for path in files]
+    if not absolute and all(Path(path).is_relative_to(Path.cwd()) for path in paths):
+        paths = [os.path.relpath(path) for path in paths]
     if len(paths) == 1:
         return paths[0]
     folders = {str(Path(path).parent) for path in paths}

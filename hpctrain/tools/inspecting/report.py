@@ -66,12 +66,18 @@ def show(console: Console, files: FileSet, summaries: Summaries) -> None:
 
 def title(files: FileSet) -> str:
     """Return names, number and size of files that are alike."""
-    first, count = files.files[0], len(files.files)
+    first, count = short(files.files[0]), len(files.files)
     size = file_size(files.bytes)
     if count == 1:
         return f"{first}  ({size})"
     looked = f", {files.looked} of them looked at" if files.looked < count else ""
     return f"{first} and {count - 1:,} more like it  ({size} together{looked})"
+
+
+def short(path: str) -> str:
+    """Return a path as it is seen from the current folder, where it is in it."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative
 
 
 def file_size(count: float) -> str:
