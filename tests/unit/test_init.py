@@ -28,14 +28,22 @@ WANTED: dict[str, tuple[dict, int | None]] = {
     "constituents": (ONE_HOT, 237),
     "features": ({"input": "features", "target": "labels"}, 63),
     "climate": ({"examples": "files", "input": "climate/data", "target": "climate/labels"}, 11),
-    "volumes": ({"examples": "files", "input": "full", "target": "unitPar"}, 9),
+    "volumes": (
+        {
+            "examples": "files",
+            "input": "full",
+            "target": "unitPar",
+            "prepare": [{"name": "standardise", "axis": "channel"}],
+        },
+        9,
+    ),
     "masked": ({"input": "INPUTS/src/feature", "target": "TARGETS/label", "mask": "INPUTS/src/MASK"}, 50),
     "samples": ({"examples": "groups", "group": "sample_*", "input": "image", "target": "energy"}, 17),
     "records": ({"input": "records_*", "target": "labels"}, 61),
     "empty_shards": (XY, 33),
     "big_endian": (XY, 60),
     "half_precision": (XY, 60),
-    "two_rows": (XY, 2),
+    "two_rows": ({**XY, "prepare": ["standardise"]}, 2),
     "sorted_classes": (XY, 60),
     "large_chunks": (XY, 2500),
     "virtual": (XY, 30),
@@ -45,12 +53,12 @@ WANTED: dict[str, tuple[dict, int | None]] = {
         None,
     ),
     "flowers": ({"input": "size", "target": "kind"}, 50),
-    "packed": ({"input": "t", "target": "y", "missing": 0.0}, 40),
+    "packed": ({"input": "t", "target": "y", "prepare": ["fill", "standardise"]}, 40),
     "compressed": (XY, 80),
     "file_each": ({"examples": "files", "input": "climate/data", "target": "climate/labels_0"}, 8),
     "masked_columns": ({"input": "INPUTS/src", "combine": "stack", "target": "TARGETS/kind"}, 60),
     "group_each": ({"examples": "groups", "group": "sample_*", "input": "image", "target": "label"}, 24),
-    "texts": ({"input": "measured", "target": "class", "missing": 0.0}, 60),
+    "texts": ({"input": "measured", "target": "class", "prepare": ["fill"]}, 60),
     "one_series": (
         {"input": "signal", "target": "signal", "windows": {"length": 48, "horizon": 1, "stride": 1, "run": "run_id"}},
         None,
@@ -138,6 +146,28 @@ def test_weights_masks_and_labels_of_minus_one(tmp_path: Path) -> None:
     assert found == {"input": "x", "target": "labels", "ignore_label": -1, "weight": "weights"}
     found = data_of(tmp_path, x=np.zeros((120, 12, 2)), labels=labels % 2, mask=labels >= 0)
     assert found == {"input": "x", "target": "labels", "mask": "mask"}
+
+
+def test_numbers_far_from_zero_are_standardised(tmp_path: Path) -> None:
+    far = X * [1, 1, 1, 1, 1, 50] + [0, 0, 2000, 0, 0, 0]
+    targets = 1e5 + X[:, :2]
+    found = data_of(tmp_path, x=far, target=targets)
+    assert (found["prepare"], found["prepare_target"]) == (["standardise"], ["standardise"])
+    found = data_of(tmp_path, images=(IMAGES * 50 + 128).astype("u1"), y=np.arange(120) % 2)
+    assert found["prepare"] == [{"name": "standardise", "axis": "channel"}]
+    found = data_of(tmp_path, images=(IMAGES[..., 0] * 50 + 128).astype("u1"), y=np.arange(120) % 2)
+    assert found["prepare"] == [{"name": "standardise", "axis": "all"}]
+    found = data_of(tmp_path, signal=np.cumsum(np.ones((300, 2)), 0))
+    assert found["prepare"] == [{"name": "standardise", "axis": "channel"}]
+    assert found["prepare_target"] == ["standardise"]
+
+
+def test_one_label_of_few_an_example_is_split_by_class(tmp_path: Path) -> None:
+    for name, target in (("kind", np.arange(120) % 3), ("y", X[:, 0])):
+        path = write_arrays(tmp_path / f"{name}.h5", x=X, **{name: target})
+        assert tomllib.loads(tool.init([str(path)]))["data"]["split"] == (
+            {"validation": 0.1, "test": 0.1} | ({"by": "stratified"} if name == "kind" else {})
+        )
 
 
 def test_several_columns_make_a_table(tmp_path: Path) -> None:

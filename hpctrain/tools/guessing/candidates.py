@@ -59,6 +59,10 @@ class Candidate:
         count = int(summary.maximum) + 1
         return count if summary.classes is not None or count <= min(MANY_CLASSES, summary.read // 4) else None
 
+    def has_few_classes(self) -> bool:
+        """Return whether all of its values are known, and few of them are different."""
+        return self.one_hot_columns() > 0 or self.survey.summary(self.entry).classes is not None
+
     def one_hot_columns(self) -> int:
         """Return how many of the last columns are one-hot labels (a 1 and else 0 in each row), 0 if none are."""
         if not self.is_number or len(self.shape) != 1 or not 2 <= self.shape[0] <= _ONE_HOT_WIDEST:

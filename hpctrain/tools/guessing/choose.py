@@ -14,6 +14,7 @@ from hpctrain.tools.guessing.candidates import Candidate
 from hpctrain.tools.guessing.guess import Guess
 from hpctrain.tools.guessing.inputs import choose_inputs
 from hpctrain.tools.guessing.names import IMAGES, RUNS, fits, words
+from hpctrain.tools.guessing.prepare import choose_preparation
 from hpctrain.tools.guessing.survey import Survey
 from hpctrain.tools.guessing.target import Target, choose_target
 from hpctrain.tools.inspecting.contents import Entry, FileSet
@@ -137,7 +138,7 @@ def _series(files: FileSet, survey: Survey) -> Guess | None:
         windows["run"] = runs[0]
     rows = sum(max(count - length, 0) for count in one.entry.rows)
     shape = one.shape or (1,)
-    return Guess(
+    found = Guess(
         {"input": one.path, "target": one.path, "windows": windows},
         {
             "input": "the one series of numbers there is",
@@ -151,6 +152,8 @@ def _series(files: FileSet, survey: Survey) -> Guess | None:
         shape,
         input_is="series",
     )
+    choose_preparation(found, [one], one)
+    return found
 
 
 def _put_together(
@@ -179,10 +182,12 @@ def _put_together(
     )
     _weights(found, candidates, target)
     _channels_first(found)
-    _missing(found, inputs.members)
     bytes_alone = len(inputs.members) == 1 and inputs.members[0].entry.dtype == "u1"
     if bytes_alone or any(fits(one.path, IMAGES) for one in inputs.members):
         found.input_is = "image"
+    whole = not (target.columns or target.field)
+    choose_preparation(found, inputs.members, target.candidate, target.columns, whole)
+    found.stratify = target.kind == "class" and target.shape == () and target.candidate.has_few_classes()
     found.others += [f"target = {one.describe()}" for one in other_targets]
     found.others += [f"input = {one.describe()}" for one in other_inputs]
     words_of = [one for one in candidates if one.entry.kind == "text" and one not in (target.candidate, *other_targets)]
@@ -212,19 +217,6 @@ def _channels_first(found: Guess) -> None:
     found.data["channels_first"] = True
     found.why["channels_first"] = f"{shape[0]} is much the shortest axis: {shape} becomes {(*shape[1:], shape[0])}"
     found.input_shape = (*shape[1:], shape[0])
-
-
-def _missing(found: Guess, members: Sequence[Candidate]) -> None:
-    """Say what is done with missing values where there are any."""
-    missing = {}
-    for one in members:
-        summaries = one.survey.summaries(one.entry)
-        if count := sum(summary.missing for summary in summaries.values()):
-            missing[one.path] = count / max(sum(summary.read for summary in summaries.values()), 1)
-    if missing:
-        share = max(missing.values())
-        found.data["missing"] = 0.0
-        found.why["missing"] = f"values are missing ({share:.2%} of {max(missing, key=missing.get)!r})"
 
 
 def _parts_by_name(found: Guess) -> None:

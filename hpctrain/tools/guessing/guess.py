@@ -34,6 +34,7 @@ class Guess:
     test_files: list[str] = field(default_factory=list)
     validation_files: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
+    stratify: bool = False  # whether there is one label of few an example
     input_is: str = ""  # a word for what examples are, where names tell: "image"
 
     @property

@@ -166,13 +166,16 @@ def epochs(rows: int) -> int:
     return 10 if rows >= 1000 else 20
 
 
-def split(found: Guess) -> tuple[dict[str, float], str]:
+def split(found: Guess) -> tuple[dict[str, object], str]:
     """Return fractions for validation and test, and why; none where there are too few examples."""
-    wanted = {"validation": 0.1, "test": 0.1}
+    wanted: dict[str, object] = {"validation": 0.1, "test": 0.1}
     if found.test_files:
         del wanted["test"]
     if found.validation_files:
         del wanted["validation"]
     if found.rows < 50:
         return {}, f"{found.rows} examples are too few to keep some apart: split = {{test = 0.2}} would"
-    return wanted, "fractions of the examples, drawn by run.seed; the rest trains"
+    why = "fractions of the examples, drawn by run.seed; the rest trains"
+    if found.stratify and wanted:
+        return {**wanted, "by": "stratified"}, "fractions of each class, drawn by run.seed; the rest trains"
+    return wanted, why
