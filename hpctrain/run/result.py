@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hpctrain.data.fields.categories import TextInputs
 from hpctrain.data.prepare.preparation import Preparation
 from hpctrain.job import Job
 from hpctrain.monitor.history import History
@@ -30,6 +31,7 @@ class TrainResult:
     stopped_by  the signal that stopped the run before its end, else None
     model       the trained network
     preparation  what is done to its inputs, and turned back of its outputs
+    texts       which of its inputs are text
     rank        this process's rank: print on rank 0 only
     """
 
@@ -40,6 +42,7 @@ class TrainResult:
     stopped_by: str | None = None
     model: Model = field(default=None, repr=False)
     preparation: Preparation = field(default=None, repr=False)
+    texts: TextInputs = field(default=None, repr=False)
     rank: int = 0
 
     @classmethod
@@ -50,8 +53,10 @@ class TrainResult:
         stopped_by = (stopped_by or "another rank's signal") if summary is None else None
         path = session.folder.path if session.folder is not None else None
         told = session.group.broadcast_object((path, history.epochs, stopped_by))
-        model, preparation = session.model, session.prepared.preparation
-        return cls(summary or {}, told[0], session.job, told[1], told[2], model, preparation, session.group.rank)
+        model, prepared = session.model, session.prepared
+        texts = TextInputs(prepared.facts.categories.get("input", {}), prepared.facts.input_parts)
+        end = (model, prepared.preparation, texts, session.group.rank)
+        return cls(summary or {}, told[0], session.job, told[1], told[2], *end)
 
     @property
     def exit_code(self) -> int:
@@ -73,4 +78,4 @@ class TrainResult:
 
     def predict(self, inputs: np.ndarray) -> np.ndarray:
         """Return what `TrainedModel.predict` does."""
-        return predict(self.model, inputs, self.job.data.channels_first, self.preparation)
+        return predict(self.model, inputs, self.job.data.channels_first, self.preparation, self.texts)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
+from hpctrain.data.fields.categories import TextInputs
 from hpctrain.data.prepare.preparation import Preparation
 from hpctrain.errors import UserError
 from hpctrain.job import Job
@@ -21,10 +23,18 @@ from hpctrain.run.restore import put_back
 class TrainedModel:
     """A trained network and its job; `load_model(run_dir)` makes one."""
 
-    def __init__(self, job: Job, model: Model, preparation: Preparation) -> None:
+    def __init__(self, job: Job, model: Model, preparation: Preparation, interface: dict[str, Any]) -> None:
         self.job = job
         self.model = model
         self.preparation = preparation
+        self._categories = interface.get("categories", {})
+        self._texts = TextInputs(self._categories.get("input", {}), interface.get("input_parts", {}))
+
+    @property
+    def classes(self) -> list[str] | None:
+        """The names of the classes, one for each output, where the targets were text; else None."""
+        targets = self._categories.get("target", {})
+        return next(iter(targets.values())) if len(targets) == 1 else None
 
     @property
     def weights(self) -> dict[str, np.ndarray]:
@@ -34,22 +44,30 @@ class TrainedModel:
     def predict(self, inputs: np.ndarray) -> np.ndarray:
         """Return the network's outputs (rows, *out_shape) for inputs as the training data has them stored.
 
-        float32; with `data.prepare_target` float64, in the target's own units.
+        float32; with `data.prepare_target` float64, in the target's own units.  Inputs that were text in the training
+        data may be so here too (an array of text, or of objects where some columns are numbers).
         """
-        return predict(self.model, inputs, self.job.data.channels_first, self.preparation)
+        return predict(self.model, inputs, self.job.data.channels_first, self.preparation, self._texts)
 
 
 def predict(
-    model: Model, inputs: np.ndarray, channels_first: bool = False, preparation: Preparation | None = None
+    model: Model,
+    inputs: np.ndarray,
+    channels_first: bool = False,
+    preparation: Preparation | None = None,
+    texts: TextInputs | None = None,
 ) -> np.ndarray:
     """Return a network's outputs, channels last; `UserError` for inputs that are not numbers or of another shape.
 
     inputs       (rows, *stored shape), with `channels_first` (rows, channels, ...), as the data that it was trained on
     preparation  what is done to inputs, and turned back of outputs.  Of a number that it cannot take, such as a kind
                  that no training row has, the `UserError` says why.
+    texts        what inputs were text, if any were: here they may be so too
     """
     preparation = preparation or Preparation()
     inputs = np.asarray(inputs)
+    if texts is not None and texts.categories and inputs.dtype.kind in "SUO":
+        inputs = texts.numbers(inputs)
     if inputs.dtype.kind not in "biuf":
         raise UserError("inputs must be real numbers", found=f"type {inputs.dtype}")
     shape = preparation.inputs.shape if preparation.inputs else model.input_shape
@@ -97,4 +115,5 @@ def load_model(run_dir: str | Path) -> TrainedModel:
     facts.input_shape = tuple(facts.input_shape)
     model = Model(network(job, facts, job.loss), facts.input_shape, job.loss, facts.target_kind, seed=job.run.seed)
     put_back(checkpoint, model, None)
-    return TrainedModel(job, model, trained_preparation(job, checkpoint.interface, Learned.of(checkpoint)))
+    preparation = trained_preparation(job, checkpoint.interface, Learned.of(checkpoint))
+    return TrainedModel(job, model, preparation, checkpoint.interface)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
 from hpctrain.errors import UserError, nearest
@@ -62,6 +66,41 @@ def codes(stored: np.ndarray, categories: list[str]) -> tuple[np.ndarray, tuple[
         return found.reshape(stored.shape), None
     first = int(np.argmax(found < 0))
     return found.reshape(stored.shape), (first * len(stored) // found.size, texts[which[first]])
+
+
+@dataclass(frozen=True)
+class TextInputs:
+    """Which inputs of a network are text.
+
+    categories  name of a dataset of text -> its categories
+    parts       names of the parts of the inputs' last axis: lo, hi, ... (see `Hdf5Source.input_parts`)
+    """
+
+    categories: Mapping[str, list[str]]
+    parts: Mapping[str, Sequence[Any]]
+
+    def numbers(self, inputs: np.ndarray) -> np.ndarray:
+        """Return inputs as a source reads them from files, (rows, ..., columns) float64.
+
+        inputs  of text, or of objects where some columns are numbers; (rows,) counts as (rows, 1)
+
+        `UserError` for a text that is no category, and for what is no number where numbers are wanted.
+        """
+        table = inputs[:, None] if inputs.ndim == 1 else inputs
+        result = np.full(table.shape, np.nan)
+        for name, (lo, hi, *_) in self.parts.items():
+            part, known = table[..., lo:hi], self.categories.get(name)
+            if known is not None:
+                result[..., lo:hi], stranger = codes(part, known)
+                if stranger is not None:
+                    raise unknown(stranger[1], known, f"row {stranger[0]} of {name!r} in the inputs")
+                continue
+            try:
+                result[..., lo:hi] = part.astype(np.float64)
+            except (TypeError, ValueError):
+                found = f"text in the columns {lo} to {hi - 1}"
+                raise UserError(f"{name!r} takes numbers", found=found, allowed="numbers") from None
+        return result
 
 
 def unknown(text: str, categories: list[str], place: str) -> UserError:
