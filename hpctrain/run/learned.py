@@ -60,7 +60,9 @@ def preparation_of(job: Job, train: Hdf5Source, split: RowSplit, learned: Learne
     if learned is not None:
         preparation.put_back(learned.preparation)
     elif preparation.inputs and not preparation.inputs.has_shape:
-        find_sizes(train, split, preparation.inputs)
+        texts = train.categories.get("input", {})
+        known = {column: len(texts[name]) for column, name in enumerate(names or []) if name in texts}
+        find_sizes(train, split, preparation.inputs, known)
     return preparation
 
 

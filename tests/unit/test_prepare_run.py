@@ -228,6 +228,23 @@ def test_targets_that_cannot_be_prepared(tmp_path, prepare_target, loss, dtype, 
         resolve(job_of(path, None, prepare_target, **({"loss": loss} if loss else {})))
 
 
+def test_text_is_one_hot_with_a_column_for_each_category(tmp_path):
+    rng = np.random.default_rng(0)
+    carriers = np.array(["AA", "B6", "UA"])[rng.integers(0, 2, 60)]
+    carriers[-1] = "UA"  # the last of the categories, and in no training row
+    path = tmp_path / "a.h5"
+    write(path, x=rng.normal(size=60), y=rng.normal(size=60), train=np.arange(50), test=np.arange(50, 60))
+    with h5py.File(path, "a") as file:
+        file.create_dataset("carrier", data=carriers.tolist(), dtype=h5py.string_dtype())
+    data = {"input": ["x", "carrier"], "split": {"index": {"train": "train", "test": "test"}}}
+    steps = [{"name": "one_hot", "columns": ["carrier"]}, "standardise"]
+    job = job_of(path, steps, data=data, layers=[{"type": "dense", "units": 1}], run={"epochs": 1})
+    result = train(job, run_dir=tmp_path / "run", group=SingleGroup())
+    assert result.preparation.inputs.out_shape == (4,)
+    assert result.summary["test"]["mae"] > 0
+    assert evaluate(tmp_path / "run", data=path, group=SingleGroup())["examples"] == 60
+
+
 def test_columns_by_the_names_of_datasets_and_fields(tmp_path):
     rng = np.random.default_rng(0)
     events = np.zeros(50, [("pt", "f8"), ("eta", "f4")])

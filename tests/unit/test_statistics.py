@@ -150,7 +150,7 @@ def test_sizes_of_one_hot_columns_are_found_in_the_training_part(data):
     preparation = Preparation.of([Fill(value=9, columns=(2,)), OneHot(columns=(2,))], None, (4,), (2,))
     assert not preparation.inputs.has_shape
     with Hdf5Source(paths, "x", "y") as source:
-        find_sizes(source, split, preparation.inputs)
+        find_sizes(source, split, preparation.inputs, {})
     assert preparation.inputs.out_shape == (4 + x[train, 2].max(),)
     with pytest.raises(UserError, match=r"data.prepare.1 \(one_hot\) finds its size in numbers that data.prepare.0"):
         Preparation.of([Standardise(), OneHot(columns=(2,))], None, (4,), (2,))

@@ -94,6 +94,8 @@ class Chain:
             if isinstance(step, OneHot):
                 self._check_one_hot(bound)
                 taken |= dict.fromkeys(columns, key)
+            if bound.fitted is not None:
+                _ = bound.operands  # finds options that do not fit
             self.steps.append(bound)
 
     def _check_one_hot(self, bound: BoundStep) -> None:

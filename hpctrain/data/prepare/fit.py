@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import h5py
@@ -17,6 +17,7 @@ from hpctrain.data.prepare.moments import ROWS, Tree, finished, moments_of
 from hpctrain.data.prepare.preparation import Preparation
 from hpctrain.data.sharding import TRAIN, row_range
 from hpctrain.errors import UserError
+from hpctrain.kernels.statistics import COUNT, MAXIMUM, MINIMUM
 
 BLOCK_ROWS = 4096
 _BLOCK_BYTES = 32 << 20  # of float64: fewer rows, a power of two, where examples are large
@@ -88,18 +89,20 @@ def fit(
             with group.agreed():
                 _check(bound, moments)
             bound.fit(bound.step.learn(moments))
-        with group.agreed():
-            for bound in chain.steps:
-                _ = bound.operands  # finds options that do not fit
 
 
-def find_sizes(source: Rows, split: Parts, chain: Chain) -> None:
-    """Find how many numbers the one-hot columns of the training part have, where their steps do not say so.
+def find_sizes(source: Rows, split: Parts, chain: Chain, known: Mapping[int, int]) -> None:
+    """Find how many numbers the one-hot columns have, where their steps do not say so.
 
-    One pass of the process that calls it: the shape of the network depends on it.
+    known  column -> its number of kinds, where it is text; of the others it is the training part's largest number + 1
+
+    One pass of the process that calls it, where need be: the shape of the network depends on it.
     """
     for number, bound in enumerate(chain.steps):
         if bound.fitted is not None or not any(bound is other for other in chain.one_hot()):
+            continue
+        if all(column in known for column in bound.elements.columns):
+            bound.fit({"size": np.array([known[column] for column in bound.elements.columns])})
             continue
         # What is not fitted yet works on other columns.
         before = [other for other in chain.steps[:number] if other.fitted is not None]
@@ -109,7 +112,8 @@ def find_sizes(source: Rows, split: Parts, chain: Chain) -> None:
         if (low := moments.minimum.min()) < 0:
             column = bound.elements.name(int(moments.minimum.argmin()))
             raise UserError(f"{bound.where} (one_hot): {column} has a number below 0", found=f"{low:.10g}")
-        bound.fit({"size": np.floor(moments.maximum) + 1})
+        sizes = np.floor(moments.maximum) + 1
+        bound.fit({"size": [known.get(column, sizes[at]) for at, column in enumerate(bound.elements.columns)]})
 
 
 def _moments(
@@ -160,42 +164,31 @@ def _tree(
         hi = min(lo + rows, bounds[1])
         trains = np.flatnonzero(split.part_of(lo, hi) == TRAIN)
         raw = source.stored(role, lo, hi)
-        block = np.array(raw if len(trains) == len(raw) else raw[trains], np.float64, order="C")
-        block = block.reshape(len(trains), chain.size)
+        block = np.ascontiguousarray(raw if len(trains) == len(raw) else raw[trains], np.float64)
         del raw
+        block = block.reshape(len(trains), chain.size)
         chain.run(block, before)
         moments = moments_of(bound.elements.values(block))
-        _check_finite(source, role, chain, before, bound, block, lo + trains)
+        held = moments[:, moments[COUNT] > 0]
+        if np.isinf(held[[MINIMUM, MAXIMUM]]).any():
+            raise _infinite(source, role, chain, bound, block, lo + trains)
         tree.add(0, lo // rows, moments)
         if progress:
             progress((hi - bounds[0]) / (bounds[1] - bounds[0]))
     return tree
 
 
-def _check_finite(
-    source: Rows,
-    role: str,
-    chain: Chain,
-    before: Sequence[BoundStep],
-    bound: BoundStep,
-    block: np.ndarray,
-    rows: np.ndarray,
-) -> None:
-    """Raise a `UserError` for the first infinite number among those that a step learns from."""
-    infinite = np.isinf(block)
-    if not infinite.any():
-        return
-    chosen = np.zeros((1, chain.size))
-    chosen.reshape(bound.elements.positions, -1)[:, list(bound.elements.columns)] = 1
-    bad = np.flatnonzero((infinite & (chosen != 0)).any(axis=1))
-    if bad.size:
-        row = int(rows[bad[0]])
-        raw = source.stored(role, row, row + 1)[0]
-        raise UserError(
-            f"{bound.title} cannot take statistics of an infinite number: {source.place_of(role, row)}",
-            found=chain.explain(raw) or "infinite in the file",
-            hint="correct the data, or put a step clip in front",
-        )
+def _infinite(
+    source: Rows, role: str, chain: Chain, bound: BoundStep, block: np.ndarray, rows: np.ndarray
+) -> UserError:
+    """Return the error for the first infinite number among those that a step learns from; `rows` are the block's."""
+    numbers = block.reshape(len(block), -1, chain.shape[-1])[:, :, list(bound.elements.columns)]
+    row = int(rows[np.argmax(np.isinf(numbers).any(axis=(1, 2)))])
+    return UserError(
+        f"{bound.title} cannot take statistics of an infinite number: {source.place_of(role, row)}",
+        found=chain.explain(source.stored(role, row, row + 1)[0]) or "infinite in the file",
+        hint="correct the data, or put a step clip in front",
+    )
 
 
 def _check(bound: BoundStep, moments: Moments) -> None:
