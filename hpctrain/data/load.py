@@ -15,6 +15,7 @@ import numpy as np
 
 from hpctrain.comm.group import Group
 from hpctrain.data import scatter
+from hpctrain.data.buffers import large_arrays
 from hpctrain.data.format import Arrays, RowFormat
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.data.mapped import FileMaps, MappedShard
@@ -271,7 +272,7 @@ class _Filler:
         for at in range(lo, hi, _PARTS_BLOCK):
             counts += np.bincount(plan.split.part_of(at, min(at + _PARTS_BLOCK, hi)), minlength=len(counts))
         self._filled = np.zeros(len(PARTS), np.int64)
-        self._arrays = {part: plan.format.empty(int(counts[part])) for part in parts}
+        self._arrays = {part: large_arrays(plan.format, int(counts[part])) for part in parts}
 
     def put(self, first: int, arrays: Arrays) -> None:
         """Store a block of rows that begins with row `first` of the source."""

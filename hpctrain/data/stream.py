@@ -14,6 +14,7 @@ import numpy as np
 
 from hpctrain.batch import Batch
 from hpctrain.comm.group import Group
+from hpctrain.data.buffers import large_arrays
 from hpctrain.data.exchange import ExchangeFeed, Feed, Held, Steps
 from hpctrain.data.format import Arrays, RowFormat
 from hpctrain.data.hdf5 import Hdf5Source
@@ -23,6 +24,7 @@ from hpctrain.data.shard import Shard, Weigh, weighed_format, weighed_rows
 from hpctrain.data.sharding import Split
 from hpctrain.data.twin import Twin
 from hpctrain.kernels.chunks import place_chunks
+from hpctrain.kernels.unshuffle import unshuffle
 
 _JUDGING_BYTES = 8 << 20  # a pool of rows that are only judged, in order
 
@@ -79,6 +81,7 @@ class StreamedShard(Shard):
         """Compile or load the kernels, on one chunk."""
         zero, cuts = np.zeros(1, np.int64), np.array([0, 1])
         place_chunks(zero, cuts, cuts, 1, 0, 1, np.array([[0, 1]]), zero.copy(), zero.copy(), zero.copy())
+        unshuffle(np.frombuffer(bytes(4), np.uint8), 4, np.empty(4, np.uint8))
 
     def close(self) -> None:
         """End the threads that read, and close the files."""
@@ -112,7 +115,7 @@ class Pooled(Held):
         self._shard, self._chunks = shard, chunks
         self._rank, size = shard.group.rank, shard.group.size
         self._room = room(chunks.most, chunks.largest, int(np.diff(shard.readers).min())) if self._reads else 0
-        self._arrays = shard.format.empty(2 * self._room)
+        self._arrays = large_arrays(shard.format, 2 * self._room)
         self._raw = self._raw_arrays()
         count = len(chunks)
         super().__init__(
