@@ -47,10 +47,12 @@ def read_own(source: Hdf5Source, filler: Filler, report: Callable[[int], None]) 
 
 def scatter(group: Group, source: Hdf5Source, filler: Filler, report: Callable[[int], None]) -> None:
     """Rank 0: read all rows in file order, keep the own ones, send each other block while the next one is read."""
-    most = max((hi - lo for lo, hi in source.blocks(0, filler.rows, BLOCK_BYTES)), default=0)
+    # Shares begin where they will, within chunks too, and their first blocks may be the longest.
+    shares = [row_range(filler.rows, rank, group.size) for rank in range(group.size)]
+    most = max((hi - lo for share in shares for lo, hi in source.blocks(*share, BLOCK_BYTES)), default=0)
     blocks = [_Block(filler.format, most), _Block(filler.format, most)]
-    for rank in range(group.size):
-        for lo, hi in source.blocks(*row_range(filler.rows, rank, group.size), BLOCK_BYTES):
+    for rank, share in enumerate(shares):
+        for lo, hi in source.blocks(*share, BLOCK_BYTES):
             block = blocks[0]
             block.wait()
             arrays = block.rows(hi - lo)
@@ -131,6 +133,8 @@ class _Block:
 
     def rows(self, rows: int) -> Arrays:
         """Return inputs, targets and weights for the block's first rows."""
+        if not self.holds(rows):
+            raise ValueError(f"a block of {len(self._arrays[0])} rows holds no {rows}")
         inputs, targets, weight = self._arrays
         return inputs[:rows], targets[:rows], weight[:rows]
 

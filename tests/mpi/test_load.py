@@ -86,6 +86,17 @@ def test_all_rows_arrive_once_in_file_order(group, folder, distribute, kind, row
 
 
 @pytest.mark.parametrize("distribute", ["scatter", "shared"])
+@pytest.mark.parametrize("rows", [96, 101, 110])
+def test_blocks_that_begin_within_a_chunk_may_be_longer_than_all_others(group, folder, distribute, rows):
+    inputs, targets = data(rows)
+    # A block has room for 12 rows, and so for one chunk; from within a chunk it may have up to 12 that end with one.
+    path = write(group, folder, "a.h5", inputs, targets, chunks=(8, 2, 2))
+    found = gathered(group, load(group, Hdf5Source([path], "x", "y"), distribute=distribute).train)
+    assert np.array_equal(found[0], inputs)
+    assert np.array_equal(found[1], targets)
+
+
+@pytest.mark.parametrize("distribute", ["scatter", "shared"])
 def test_weights_travel_with_their_rows(group, folder, distribute):
     rng = np.random.default_rng(0)
     tokens, mask, weight = rng.integers(-1, 4, (60, 5)), rng.integers(0, 2, (60, 5)), rng.uniform(0, 2, 60)
