@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import h5py
@@ -166,6 +168,45 @@ def test_blocks_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert np.array_equal(gathered(manifest, "x"), values)
 
 
+@pytest.mark.parametrize("shards", [2, 3])
+def test_numbers_that_a_filter_has_rounded_are_not_rounded_again(shards: int, tmp_path: Path) -> None:
+    """Two shards of 20 rows are whole chunks of 10; three are not, and are written without the filter that rounds."""
+    rng = np.random.default_rng(0)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=rng.normal(size=(40, 2)), chunks=(10, 2), scaleoffset=2, shuffle=True)
+        file.create_dataset("n", data=rng.integers(0, 99, 40), chunks=(10,), scaleoffset=0)
+        stored = file["x"][:]
+    manifest, _ = cut([tmp_path / "a.h5"], shards, tmp_path / "out")
+    assert gathered(manifest, "x").tobytes() == stored.tobytes()
+    with h5py.File(manifest.files[1]) as file:
+        assert (file["x"].scaleoffset is None) == (shards == 3)
+        assert file["n"].scaleoffset is not None, "whole numbers are kept exactly"
+
+
+def test_scales_external_files_and_compact_datasets(tmp_path: Path) -> None:
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_layout(h5py.h5d.COMPACT)
+    with h5py.File(tmp_path / "a.h5", "w", userblock_size=512) as file:
+        file["time"], file["lat"] = np.arange(9.0), np.arange(4.0)
+        file["v"] = np.arange(36.0).reshape(9, 4)
+        for axis, name in enumerate(("time", "lat")):
+            file[name].make_scale(name)
+            file["v"].dims[axis].attach_scale(file[name])
+        file.create_dataset("outside", (9,), "f8", external=[(str(tmp_path / "x.bin"), 0, h5py.h5f.UNLIMITED)])
+        h5py.h5d.create(file.id, b"compact", h5py.h5t.NATIVE_INT32, h5py.h5s.create_simple((9,)), properties)
+        file["outside"][:], file["compact"][:] = np.arange(9.0), np.arange(9)
+        file["type"] = np.dtype([("a", "f4")])
+        file.create_dataset("record", (9,), dtype=file["type"])
+    manifest, _ = cut([tmp_path / "a.h5"], 2, tmp_path / "out")
+    assert set(manifest.datasets) == {"time", "v", "outside", "compact", "record"}
+    assert manifest.copied == ("lat",)
+    for name in ("time", "outside", "compact"):
+        assert gathered(manifest, name).tolist() == list(range(9))
+    with h5py.File(manifest.files[0]) as file:
+        assert file["v"].attrs.get("DIMENSION_LIST") is None
+        assert file["time"].attrs["CLASS"] == b"DIMENSION_SCALE"
+
+
 def test_what_is_there_is_kept_and_what_is_damaged_is_replaced(files, tmp_path: Path) -> None:
     first, _ = cut(files[0], 5, tmp_path / "out")
     assert cut(files[0], 5, tmp_path / "out") == (first, 5)
@@ -310,10 +351,22 @@ def test_no_space_is_said_beforehand(files, tmp_path: Path, monkeypatch: pytest.
         cut(files[0], 4, tmp_path / "out")
 
 
-def test_a_full_disk_is_worded(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="errno = 28") as caught, write._wording_errors(tmp_path):
-        raise RuntimeError("Can't write data (file write failed: time = now, errno = 28, error message = 'No space')")
-    assert caught.value.errno == 28
+def test_a_disk_that_becomes_full_is_one_clear_message(tmp_path: Path) -> None:
+    """A limit on the size of files is a full disk as far as HDF5 is concerned: a write fails in the middle."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.zeros((1000, 500))
+    script = (
+        "import resource; from hpctrain.cli import main; from hpctrain.comm import join; join()\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))\n"
+        f"main(['shard', '{tmp_path}/a.h5', '--shards', '2', '--out', '{tmp_path}/out'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2, done.stderr
+    assert f"hpctrain: error: cannot write {tmp_path}/out/shard-00000-of-00002.h5" in done.stderr
+    assert "make room there" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "out").glob("*.h5"))
+    assert not list((tmp_path / "out").glob(".*")), "no half of a shard is left"
 
 
 def test_the_report_says_what_became_of_each_dataset(files, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import h5py
 import numpy as np
 
+from hpctrain.data.datasets import type_name
 from hpctrain.data.files import open_file
 from hpctrain.data.filters import check_filters
 from hpctrain.data.manifest import SourceFile
@@ -238,7 +239,12 @@ def _cut(name: str, paths: Sequence[str], seen: list[_Seen], rows: tuple[int, ..
                 hint="unpack the numbers first, or cut the files apart",
             )
     row_bytes = first.type.get_size() * int(np.prod(first.shape, dtype=np.int64))
-    return CutDataset(name, rows, first.shape, str(first.dtype), template, row_bytes, chunks[0])
+    return CutDataset(name, rows, first.shape, _type(first.dtype), template, row_bytes, chunks[0])
+
+
+def _type(dtype: np.dtype) -> str:
+    """Return a type in words; numbers with their byte order: "float32", ">f4"."""
+    return str(dtype) if dtype.kind in "biufc" else type_name(dtype)
 
 
 def _why_not_copied(name: str, paths: Sequence[str], seen: list[_Seen], rows: tuple[int, ...]) -> str | None:

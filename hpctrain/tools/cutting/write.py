@@ -22,6 +22,7 @@ from hpctrain.tools.cutting.plan import Plan
 from hpctrain.tools.cutting.raw import copy_attributes, read_rows, write_rows
 
 BLOCK_BYTES = 32 << 20
+_LOSSY = frozenset([h5py.h5z.FILTER_SCALEOFFSET, 32013, 32017, 32018, 32022, 32023, 32024, 32028])  # zfp, sz, ...
 _CACHE_BYTES = 64 << 20  # of decoded chunks, where blocks cut them
 
 
@@ -46,15 +47,27 @@ def _write(layout: Layout, rows: range, target: h5py.File, progress: Callable[[i
             _copy_groups(source, target, path)
             source.copy(path, target, path)
     for cut in layout.cut:
-        with open_file(layout.sources[cut.template].path) as source:
-            _copy_groups(source, target, cut.path)
-            made = create_like(source[cut.path], target, cut.path, len(rows))
-            copy_attributes(source[cut.path], made)
+        parts = []  # file, its first and last row, and where they go
         for number, source_file in enumerate(layout.sources):
             lo, hi = max(rows.start, starts[number]), min(rows.stop, starts[number] + source_file.rows)
             if lo < hi:
-                with open_file(source_file.path, _CACHE_BYTES) as source:
-                    _move(source[cut.path], lo - starts[number], hi - starts[number], made, lo - rows.start, progress)
+                parts.append((number, lo - starts[number], hi - starts[number], lo - rows.start))
+        with open_file(layout.sources[cut.template].path) as source:
+            _copy_groups(source, target, cut.path)
+            counts = [(lo, hi, at, layout.sources[number].rows) for number, lo, hi, at in parts]
+            keep = all(_is_whole(*part, len(rows), cut.chunk_rows) for part in counts)
+            made = create_like(source[cut.path], target, cut.path, len(rows), keep)
+            copy_attributes(source[cut.path], made)
+        for number, lo, hi, at in parts:
+            with open_file(layout.sources[number].path, _CACHE_BYTES) as source:
+                _move(source[cut.path], lo, hi, made, at, progress)
+
+
+def _is_whole(lo: int, hi: int, at: int, source_rows: int, target_rows: int, chunk: int | None) -> bool:
+    """Return whether rows are whole chunks of source and target, the last one perhaps cut off in both."""
+    if not chunk or lo % chunk or at % chunk:
+        return False
+    return hi % chunk == 0 or (hi == source_rows and at + hi - lo == target_rows)
 
 
 def _starts(layout: Layout) -> list[int]:
@@ -74,8 +87,11 @@ def _copy_groups(source: h5py.File, target: h5py.File, path: str) -> None:
             copy_attributes(source[group], target.create_group(group))
 
 
-def create_like(dataset: h5py.Dataset, target: h5py.File, path: str, rows: int) -> h5py.Dataset:
-    """Make an empty dataset of so many rows, else like another: type, filters, chunks, fill value, what may grow."""
+def create_like(dataset: h5py.Dataset, target: h5py.File, path: str, rows: int, lossy: bool = True) -> h5py.Dataset:
+    """Make an empty dataset of so many rows, else like another: type, filters, chunks, fill value, what may grow.
+
+    lossy  whether filters that round numbers stay: rows that are decoded and encoded again would be rounded again
+    """
     properties = dataset.id.get_create_plist()
     if properties.get_layout() == h5py.h5d.VIRTUAL or properties.get_external_count():
         properties = _plain(dataset)
@@ -86,6 +102,10 @@ def create_like(dataset: h5py.Dataset, target: h5py.File, path: str, rows: int) 
         fitting = tuple(c if end is None else min(c, max(end, 1)) for c, end in zip(chunks, most, strict=True))
         if fitting != chunks:
             properties.set_chunk(fitting)
+    if not lossy:
+        codes = {properties.get_filter(index)[0] for index in range(properties.get_nfilters())}
+        for code in codes & (_LOSSY if dataset.dtype.kind == "f" else _LOSSY - {h5py.h5z.FILTER_SCALEOFFSET}):
+            properties.remove_filter(code)
     properties.set_obj_track_times(False)  # the same rows give the same bytes, whenever they are written
     unlimited = tuple(h5py.h5s.UNLIMITED if end is None else end for end in most)
     space = h5py.h5s.create_simple(shape, unlimited)
@@ -143,6 +163,8 @@ def _whole_chunks(source: h5py.Dataset, lo: int, hi: int, target: h5py.Dataset, 
     if not alike or (at - lo) % chunk:
         return lo, lo
     first, last = -(-lo // chunk) * chunk, hi // chunk * chunk
+    if hi == len(source) and at + hi - lo == len(target):
+        last = hi  # the last chunk is cut off at the same row in both
     return (first, last) if first < last else (lo, lo)
 
 
@@ -159,7 +181,7 @@ def _copy_chunks(
                 continue  # never written: it holds the fill value, as the target's does
             mask, content = source.id.read_direct_chunk((begin, *place))
             target.id.write_direct_chunk((at + begin - lo, *place), content, mask)
-        progress(chunks[0] * row_bytes)
+        progress(min(chunks[0], hi - begin) * row_bytes)
 
 
 def _product(axes: list[range]) -> Iterator[tuple[int, ...]]:

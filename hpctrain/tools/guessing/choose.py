@@ -43,7 +43,7 @@ def guess(survey: Survey) -> Guess:
     more = [f"... and {len(there) - _LISTED} more"] if len(there) > _LISTED else []
     raise UserError(
         "no inputs with targets were found in these files",
-        found="; ".join(there[:_LISTED] + more) or "no datasets",
+        found="\n           ".join(there[:_LISTED] + more) or "no datasets",
         allowed="targets named label, target, y, class, truth, ... (or one-hot last columns, or a small dataset of "
         "whole numbers), and numbers with as many rows; or one example a file or a group; or one long series",
         hint="write the job by hand: `python -m hpctrain job` prints one to edit, data.input and data.target name "
@@ -52,7 +52,8 @@ def guess(survey: Survey) -> Guess:
 
 
 def _shapes(entry: Entry) -> str:
-    return " + ".join(map(str, dict.fromkeys(entry.shapes)))
+    shapes = ["an empty dataspace" if shape is None else str(shape) for shape in dict.fromkeys(entry.shapes)]
+    return " + ".join(shapes[:3]) + (" + ..." if len(shapes) > 3 else "")
 
 
 def _groups(files: FileSet, survey: Survey) -> Guess | None:

@@ -194,14 +194,16 @@ def remark(entry: Entry, one: Summary) -> str:
 
 
 def balance(entry: Entry, one: Summary) -> str:
-    """Return the shares of a few classes; of many the least and the largest."""
-    total = max(one.read - one.missing, 1)
-    count = one.distinct or len(one.classes)
+    """Return the shares of a few classes; of many the least and the largest; nothing where each value is there once."""
+    count, total = one.distinct or len(one.classes), one.read - one.missing
+    if count == total > 1:
+        return "all different" if one.distinct else ""
     if count <= _SHOWN_CLASSES:
         return ", ".join(f"{_class(entry, value)}: {times / total:.1%}" for value, times in one.classes.items())
-    shares = [times / total for times in one.classes.values()]
-    least = "at most " if count > len(one.classes) else f"{min(shares):.1%} to "
-    return f"{count:,} values, {least}{max(shares):.1%} each"
+    least, most = (f"{times / total:.1%}" for times in (min(one.classes.values()), max(one.classes.values())))
+    if count > len(one.classes):
+        return f"{count:,} values, at most {most} each"
+    return f"{count:,} values, {most} each" if least == most else f"{count:,} values, {least} to {most} each"
 
 
 def _class(entry: Entry, value: float | str) -> str:
