@@ -263,15 +263,22 @@ class Hdf5Source(Access, PreparedRows):
             self._dropped.add(lo + drop(self.format, inputs, targets, weight))
 
     def stored(self, role: str, lo: int, hi: int) -> np.ndarray:
-        """Return "inputs" or "targets" of the rows lo..hi before preparation: (hi - lo, *shape) float64.
+        """Return "inputs" or "targets" of the rows lo..hi before preparation: (hi - lo, *shape) of `stored_type`.
 
         Where `missing` is a number, it stands for what is missing.
         """
         is_input, form = role == "inputs", self.stored_format
-        rows = np.empty((hi - lo, *(form.input_shape if is_input else form.target_shape)))
+        shape = form.input_shape if is_input else form.target_shape
+        rows = np.empty((hi - lo, *shape), self.stored_type(role))
         self._fill_all(lo, hi - lo, [(self._input if is_input else self._target, rows)])
         self._replace_missing(rows)
         return rows
+
+    def stored_type(self, role: str) -> type:
+        """Return float32 where it holds the numbers of "inputs" or "targets" as they are meant, else float64."""
+        return (
+            np.float32 if self._layout.is_in_float32(self._input if role == "inputs" else self._target) else np.float64
+        )
 
     def _replace_missing(self, values: np.ndarray) -> None:
         if not isinstance(self._missing, str) and values.dtype.kind == "f":

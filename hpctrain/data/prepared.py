@@ -37,7 +37,11 @@ class PreparedRows(ABC):
 
     @abstractmethod
     def stored(self, role: str, lo: int, hi: int) -> np.ndarray:
-        """Return "inputs" or "targets" of the rows lo..hi before preparation: (hi - lo, *shape) float64."""
+        """Return "inputs" or "targets" of the rows lo..hi before preparation: (hi - lo, *shape) of `stored_type`."""
+
+    @abstractmethod
+    def stored_type(self, role: str) -> type:
+        """Return float32 where it holds the numbers of "inputs" or "targets" as they are meant, else float64."""
 
     @abstractmethod
     def read_into(
@@ -47,7 +51,9 @@ class PreparedRows(ABC):
 
     def room(self, role: str, out: np.ndarray) -> np.ndarray:
         """Return the array to read a role's stored numbers into, `out` itself where they are not prepared."""
-        return np.empty((len(out), *self.chains[role].shape)) if role in self.chains else out
+        if role not in self.chains:
+            return out
+        return np.empty((len(out), *self.chains[role].shape), self.stored_type(role))
 
     def fill_prepared(self, role: str, room: np.ndarray, out: np.ndarray, drops: bool) -> None:
         """Fill `out` with what preparation makes of the numbers in `room`; see there.
@@ -64,7 +70,9 @@ class PreparedRows(ABC):
 
     def preparing_bytes(self, rows: int) -> int:
         """Return the memory that preparing so many rows takes beside the arrays that are filled."""
-        return sum(8 * rows * chain.size for chain in self.chains.values())
+        sizes = {role: np.dtype(self.stored_type(role)).itemsize for role in self.chains}
+        rooms = sum(size * rows * self.chains[role].size for role, size in sizes.items())
+        return rooms + max((chain.passing_bytes for chain in self.chains.values()), default=0)
 
     def made_bad(self, role: str, row: int) -> str | None:
         """Return which step of a preparation made a bad value of a row's; None where it is so in the file."""

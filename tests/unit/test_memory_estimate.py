@@ -13,7 +13,12 @@ from hpctrain.data import scatter
 from hpctrain.data.format import RowFormat
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.data.loader import BatchLoader, exchange_bytes
+from hpctrain.data.prepare import fit as fitting
+from hpctrain.data.prepare.preparation import Preparation
+from hpctrain.data.prepare.scale import Scale
+from hpctrain.data.prepare.standardise import Standardise
 from hpctrain.data.shard import MemoryShard
+from hpctrain.data.sharding import Split
 from hpctrain.nn.layers.activations import Relu
 from hpctrain.nn.layers.dense import Dense
 from hpctrain.nn.losses import SoftmaxCrossEntropy
@@ -86,11 +91,13 @@ def test_the_exchange_grows_with_what_stands_elsewhere():
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("rows", [900, 5000])
-def test_reading_is_counted_by_what_it_allocates(tmp_path, monkeypatch, dtype, rows):
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_reading_is_counted_by_what_it_allocates(tmp_path, monkeypatch, dtype, rows, is_prepared):
     monkeypatch.setattr(scatter, "BLOCK_BYTES", 1 << 20)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"], file["y"] = np.zeros((rows, 250), dtype), np.zeros(rows, int)
-    source = Hdf5Source([str(tmp_path / "a.h5")], "x", "y")
+    preparation = Preparation.of([Scale(factor=2)], None, (250,), ()) if is_prepared else None
+    source = Hdf5Source([str(tmp_path / "a.h5")], "x", "y", preparation=preparation)
     split = (0.1, 0.0)
     loading.load(SingleGroup(), source, split=split)  # loads the kernels
     tracemalloc.start()
@@ -103,9 +110,28 @@ def test_reading_is_counted_by_what_it_allocates(tmp_path, monkeypatch, dtype, r
     arrays = [array for shard in shards for array in (shard.inputs, shard.targets)]
     held = sum(array.nbytes for array in arrays if array.nbytes < 1 << 21)  # larger ones are no memory of Python's
     unused = 0 if rows == 5000 else 1 << 20  # with so few rows the second block is made, but hardly written to
-    assert (
-        peak - held - 1.1 * unused < 1.05 * scatter.loading_bytes(source, 1, 0, "scatter", split) < 1.2 * (peak - held)
-    )
+    counted = scatter.loading_bytes(source, 1, 0, "scatter", split)
+    # What preparation takes is counted for the worst of steps and types.
+    assert peak - held - 1.1 * unused < 1.05 * counted < (1.2 * (peak - held) + (3 << 20 if is_prepared else 0))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("columns", [None, [0, 3, 7]])
+def test_taking_statistics_is_counted_by_what_it_allocates(tmp_path, monkeypatch, dtype, columns):
+    monkeypatch.setattr(fitting, "_BLOCK_BYTES", 2 << 20)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["y"] = np.random.default_rng(0).normal(size=(5000, 250)).astype(dtype), np.zeros(5000, int)
+    preparation = Preparation.of([Standardise(columns=columns)], None, (250,), ())
+    source, split = Hdf5Source([str(tmp_path / "a.h5")], "x", "y"), Split(5000, 0, 0.1)
+    counted = fitting.fitting_bytes(preparation.inputs)
+    fitting.moments_of(np.zeros((2, 250)))  # loads the kernels
+    tracemalloc.start()
+    try:
+        fitting.fit(SingleGroup(), source, split, preparation, shared=False)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert 0.5 * counted < peak < 1.05 * counted
 
 
 def test_parts_add_up_and_are_shown():

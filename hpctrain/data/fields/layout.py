@@ -30,6 +30,7 @@ class Cost:
     row_bytes: int = 0  # in the file's own types, uncompressed
     converted_bytes: int = 0  # of a row of the dataset with most of them that is read into memory of its own
     is_chunked: bool = False
+    in_float32: frozenset[str] = frozenset()  # keys of the fields whose numbers, as they are meant, are float32
 
     @property
     def cache_bytes(self) -> int:
@@ -90,6 +91,11 @@ class Layout:
     def cost_of(self, file: int) -> Cost:
         """Return what reading a file takes."""
         return self._costs[0 if self.examples.lazy else file]
+
+    def is_in_float32(self, field: Field) -> bool:
+        """Return whether every number of a field is known to be a float32: all files were looked at."""
+        costs = [cost for cost in self._costs if cost.row_bytes]
+        return self.examples.has_rows and all(field.key in cost.in_float32 for cost in costs)
 
     def reading_bytes(self, rows: int) -> int:
         """Return the memory that reading blocks of `rows` examples takes beside the arrays that are filled."""
@@ -221,4 +227,5 @@ class Layout:
             row_bytes=sum(member.row_bytes for member in everything),
             converted_bytes=converted,
             is_chunked=any(member.dataset.chunks for member in everything),
+            in_float32=frozenset(key for key in members if all(member.is_in_float32 for member in members[key])),
         )

@@ -16,6 +16,7 @@ from hpctrain.data.fields.scaling import NONE, scaling_of
 from hpctrain.data.format import MISSING_LABEL
 from hpctrain.errors import UserError
 
+_IN_FLOAT32 = frozenset(np.dtype(name) for name in ("f4", "f2", "i1", "u1", "i2", "u2", "?"))
 _CUT_AFTER = 4096  # bytes of an example up to which all of it is read, and cut in memory: many short pieces are slow
 
 
@@ -89,6 +90,12 @@ class Member:
             yield from ((f"{self.path}[{name}]", width) for name, width in zip(self._names, self._widths, strict=True))
         else:
             yield self.form.name, self.form.shape[-1] if self.form.shape else 1
+
+    @property
+    def is_in_float32(self) -> bool:
+        """Whether float32 holds every number that can stand here, to the bit."""
+        small = self.stored_type.newbyteorder("=") in _IN_FLOAT32
+        return small and not self.form.text and not self.scaling.is_needed
 
     def is_plain(self, dtype: np.dtype | type) -> bool:
         """Whether the file holds just what is wanted, so that HDF5 can read into the array itself."""

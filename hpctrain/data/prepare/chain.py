@@ -119,6 +119,11 @@ class Chain:
         return sum(8 * 2 * (bound.elements.count + bound.elements.width) for bound in self.steps)
 
     @property
+    def passing_bytes(self) -> int:
+        """Memory that `apply` takes for a while: a tile, and what a step makes of it."""
+        return 2 * max(_TILE_BYTES, 8 * self.size)
+
+    @property
     def is_fitted(self) -> bool:
         """Whether every step has learned what it must."""
         return all(bound.fitted is not None for bound in self.steps)

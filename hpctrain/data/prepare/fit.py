@@ -163,19 +163,23 @@ def _tree(
     for lo in range(*bounds, rows):
         hi = min(lo + rows, bounds[1])
         trains = np.flatnonzero(split.part_of(lo, hi) == TRAIN)
-        raw = source.stored(role, lo, hi)
-        block = np.ascontiguousarray(raw if len(trains) == len(raw) else raw[trains], np.float64)
-        del raw
-        block = block.reshape(len(trains), chain.size)
+        block = _training_rows(source, role, lo, hi, trains).reshape(len(trains), chain.size)
         chain.run(block, before)
         moments = moments_of(bound.elements.values(block))
         held = moments[:, moments[COUNT] > 0]
         if np.isinf(held[[MINIMUM, MAXIMUM]]).any():
             raise _infinite(source, role, chain, bound, block, lo + trains)
+        del block  # before there is room for the next one
         tree.add(0, lo // rows, moments)
         if progress:
             progress((hi - bounds[0]) / (bounds[1] - bounds[0]))
     return tree
+
+
+def _training_rows(source: Rows, role: str, lo: int, hi: int, trains: np.ndarray) -> np.ndarray:
+    """Return those of the rows lo..hi that train, float64, C-contiguous."""
+    stored = source.stored(role, lo, hi)
+    return np.ascontiguousarray(stored if len(trains) == len(stored) else stored[trains], np.float64)
 
 
 def _infinite(
