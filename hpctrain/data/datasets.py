@@ -111,7 +111,9 @@ def _missing(root: h5py.Group, path: str, what: str, several: bool) -> UserError
     there = [name for name, _ in _walk(root)]
     guess = nearest(path.strip("/"), there)
     hint = f"did you mean {guess!r}?" if guess else "name one of the datasets that are there"
-    if several:
+    if root.name != "/":
+        hint += f"; if {root.name!r} is no example, say with data.group which groups are"
+    elif several:
         name = os.path.basename(root.file.filename)
         hint += f'; if this file holds no examples, leave it out with data.exclude = "{name}"'
     return UserError(f"{what} in {_place(root)}", allowed=_listing(root) or "the file has no datasets", hint=hint)

@@ -49,6 +49,7 @@ class DataFacts:
     fingerprint  for each source what a resumed run must find again
     input_parts  names of the parts of the inputs, see `Hdf5Source.input_parts`
     categories   of inputs and targets that are text, see `fields.categories`
+    unwritten    lines about datasets of which a part was never written
     whole_targets  whether real targets are whole numbers, as far as the first rows show
     """
 
@@ -65,6 +66,7 @@ class DataFacts:
     input_parts: dict[str, tuple[int, int, tuple[int, ...] | None]] = field(default_factory=dict)
     categories: Categories = field(default_factory=dict)
     whole_targets: bool = False
+    unwritten: list[str] = field(default_factory=list)
     stored_shape: tuple[int, ...] = ()
     columns: dict[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -106,6 +108,7 @@ class DataFacts:
             fingerprint=prints,
             input_parts=train.input_parts,
             categories=train.categories,
+            unwritten=[line for source in sources.values() for line in source.unwritten],
             whole_targets=train.target_kind == "real" and _are_whole(train),
             stored_shape=train.stored_format.input_shape,
             columns=train.columns,
@@ -122,6 +125,7 @@ def _are_whole(source: Hdf5Source) -> bool:
     """Return whether the first targets of a source are numbers such as 0.0, 1.0, 2.0."""
     rows = min(len(source), _FIRST_ROWS if source.has_rows else _FIRST_EXAMPLES)
     targets = source.stored("targets", 0, rows)
+    source.finish()
     return source.format.target_width == 1 and bool((targets == np.floor(targets)).all() and targets.min() >= 0)
 
 
@@ -132,7 +136,7 @@ def _labels(sources: list[Hdf5Source]) -> dict[str, object]:
     seen: set[int] = set()
     for source in sources:
         form = source.format
-        block = max(1, _BLOCK_LABELS // form.target_width)
+        block = max(1, min(_BLOCK_LABELS // form.target_width, source.target_rows_at_once))
         _, targets, weight = replace(form, input_shape=(0,)).empty(min(len(source), block))
         for lo in range(0, len(source), block):
             rows = min(block, len(source) - lo)

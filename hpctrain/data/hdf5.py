@@ -36,6 +36,8 @@ from hpctrain.data.values import (
     weight_error,
 )
 
+_TARGET_BYTES = 32 << 20
+
 
 class Hdf5Source(Access, PreparedRows):
     """The examples of several HDF5 files, one after another in the order given.
@@ -179,9 +181,25 @@ class Hdf5Source(Access, PreparedRows):
             **{key: field.name for key, field in self._weights.items()},
         }
 
-    def shared_labels(self) -> str | None:
-        """Return the name of a dataset of which some numbers are both class labels and inputs; None where none is."""
-        return self._target.shares_with(self._input) if not self._has_windows else None
+    def shared_numbers(self) -> str | None:
+        """Return the name of a dataset of which some numbers are both target and input; None where that is not wrong.
+
+        Real inputs may well be their own targets, all of them or one dataset of them: that is an autoencoder.
+        """
+        one, several = self._target, len(self._input.forms) > 1
+        if self._has_windows or (self.target_kind == "real" and (not several or one.forms == self._input.forms)):
+            return None
+        return one.shares_with(self._input)
+
+    @property
+    def target_rows_at_once(self) -> int:
+        """How many rows' targets may be read at once, in bounded memory."""
+        return max(1, _TARGET_BYTES // max(1, self._layout.target_bytes))
+
+    @property
+    def unwritten(self) -> list[str]:
+        """Lines about datasets of which a part was never written, so that it reads as a fill value."""
+        return self._layout.unwritten
 
     def locate(self, row: int) -> tuple[str, int]:
         """Return an example's file and its number in that file."""

@@ -21,12 +21,12 @@ def check_virtual(dataset: h5py.Dataset, where: str, seen: frozenset[tuple[str, 
     path = dataset.file.filename
     seen |= {(os.path.realpath(path), dataset.name)}
     _check_cover(dataset, where)
-    wanted: dict[str, set[str]] = {}
+    wanted: dict[str, dict[str, list[object]]] = {}
     for source in dataset.virtual_sources():
         # HDF5 puts numbers for %b as long as there are files, and makes the dataset so long: none can be missing.
         if not _has_number(source.file_name) and not _has_number(source.dset_name):
-            names = wanted.setdefault(source.file_name.replace("%%", "%"), set())
-            names.add(source.dset_name.replace("%%", "%"))
+            names = wanted.setdefault(source.file_name.replace("%%", "%"), {})
+            names.setdefault(source.dset_name.replace("%%", "%"), []).append(source)
     for file_name, names in wanted.items():
         if file_name == ".":
             _check_sources(dataset.file, names, where, path, seen)
@@ -42,7 +42,9 @@ def check_virtual(dataset: h5py.Dataset, where: str, seen: frozenset[tuple[str, 
             _check_sources(file, names, where, path, seen)
 
 
-def _check_sources(file: h5py.File, names: set[str], where: str, path: str, seen: frozenset[tuple[str, str]]) -> None:
+def _check_sources(
+    file: h5py.File, names: dict[str, list[object]], where: str, path: str, seen: frozenset[tuple[str, str]]
+) -> None:
     for name in sorted(names):
         source = file.get(name)
         if not isinstance(source, h5py.Dataset):
@@ -50,8 +52,26 @@ def _check_sources(file: h5py.File, names: set[str], where: str, path: str, seen
                 f"{where} is a virtual dataset in {path}, and a dataset that it takes its rows from is missing",
                 found=f"{name!r} is not in {file.filename}",
             )
+        if not all(_is_there(source, mapped) for mapped in names[name]):
+            raise UserError(
+                f"{where} is a virtual dataset in {path}, and a dataset that it takes its rows from is too short",
+                found=f"{name!r} in {file.filename} has the shape {source.shape}",
+                hint="make the virtual dataset again from what is there",
+            )
         if source.is_virtual and (os.path.realpath(source.file.filename), source.name) not in seen:
             check_virtual(source, where, seen)
+
+
+def _is_there(source: h5py.Dataset, mapped: object) -> bool:
+    """Return whether a source dataset holds all that a map (h5py's VDSmap) takes of it."""
+    space = mapped.src_space
+    if space.get_select_type() == h5py.h5s.SEL_ALL:
+        return source.size >= mapped.vspace.get_select_npoints()
+    try:
+        _, last = space.get_select_bounds()
+    except (RuntimeError, ValueError):
+        return True  # without an end: as much as there is
+    return len(last) == source.ndim and all(at < size for at, size in zip(last, source.shape, strict=True))
 
 
 def _check_cover(dataset: h5py.Dataset, where: str) -> None:

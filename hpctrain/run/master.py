@@ -136,10 +136,9 @@ def resolve(job: Job, workers: int = 1, learned: Learned | None = None) -> Prepa
     for source in sources.values():
         source.prepare(preparation)
     facts = DataFacts.collect(train, sources.get("validation"), sources.get("test"), split)
-    if facts.target_kind == "class" and (shared := train.shared_labels()) is not None:
-        # Real inputs may well be their own targets: that is an autoencoder.
+    if (shared := train.shared_numbers()) is not None:
         raise UserError(
-            "data.input and data.target are the same dataset of labels, so that the network would be told the answer",
+            "data.input and data.target have a dataset in common, so that the network would be told the answer",
             found=f"{shared!r} is in both: data.input = {data.input!r}, data.target = {data.target!r}",
             allowed="two datasets, or other columns of one",
         )

@@ -7,7 +7,7 @@ from hpctrain.data.prepare.preparation import Preparation
 from hpctrain.data.splits import RowSplit
 from hpctrain.job import Job
 
-_LISTED = 12  # categories in a line
+_LISTED = 12  # categories in a line, lines of one kind
 
 
 def notes(job: Job, facts: DataFacts) -> list[str]:
@@ -21,6 +21,9 @@ def notes(job: Job, facts: DataFacts) -> list[str]:
             shown = [f"{text!r} = {code}" for code, text in enumerate(categories[:_LISTED])]
             more = [f"... ({len(categories):,} in all)"] if len(categories) > _LISTED else []
             lines.append(f"{role} {name!r} is text, read as numbers: {', '.join(shown + more)}")
+    lines += facts.unwritten[:_LISTED]
+    if len(facts.unwritten) > _LISTED:
+        lines.append(f"... and so {len(facts.unwritten) - _LISTED:,} more datasets")
     if facts.whole_targets and (job.loss is None or "class" in job.loss.accepts):
         lines.append(
             "targets are floating point numbers, but whole: they are regressed; store them as integers to classify"

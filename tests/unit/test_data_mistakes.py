@@ -97,6 +97,17 @@ class TestVirtualDatasets:
         path = self.virtual(tmp_path / "v.h5", "a.h5", rows=4)
         assert "'x' is not in" in refused("a dataset that it takes its rows from", Hdf5Source, [path], "x", "y")
 
+    def test_a_source_that_is_too_short_is_named(self, tmp_path):
+        write(tmp_path / "a.h5", x=X[:3])
+        for source in (h5py.VirtualSource("a.h5", "x", (4, 2)), h5py.VirtualSource("a.h5", "x", (6, 2))[:4]):
+            layout = h5py.VirtualLayout((4, 2), "f4")
+            layout[:] = source
+            with h5py.File(tmp_path / "v.h5", "w") as file:
+                file.create_virtual_dataset("x", layout)
+                file["y"] = Y
+            message = refused("takes its rows from is too short", Hdf5Source, [str(tmp_path / "v.h5")], "x", "y")
+            assert f"'x' in {tmp_path / 'a.h5'} has the shape (3, 2)" in message
+
     def test_rows_without_a_source_are_refused(self, tmp_path):
         write(tmp_path / "a.h5", x=X)
         path = self.virtual(tmp_path / "v.h5", "a.h5", rows=8)

@@ -64,7 +64,7 @@ class TestFilesAreExamples:
         assert DataFacts.collect(source).classes == 3
         columns = Hdf5Source(paths, ["label", "unitPar[1:3]"], "label", examples="files")
         assert columns.input_shape == (3,)
-        assert columns.shared_labels() == "label"
+        assert columns.shared_numbers() == "label"
 
     def test_only_the_first_is_looked_at_before_it_is_read(self, volumes, tmp_path):
         paths, _, _ = volumes
@@ -129,6 +129,7 @@ class TestGroupsAreExamples:
     def test_what_a_group_does_not_have(self, path):
         message = refused("no such dataset in group '/notes'", Hdf5Source, [path], "image", "kind", examples="groups")
         assert path in message
+        assert "data.group" in message
         refused(
             r"no group fits data.group = 'smaple_\*'", Hdf5Source, [path], "a", "b", examples="groups", group="smaple_*"
         )

@@ -5,9 +5,12 @@ import numpy as np
 import pytest
 
 from hpctrain.data.facts import DataFacts
+from hpctrain.data.fields.examples import Windows
 from hpctrain.data.fields.expression import parse, settle
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.errors import UserError
+from hpctrain.job import Job
+from hpctrain.run.master import resolve
 
 ROWS = 7
 
@@ -57,8 +60,8 @@ class TestExpressions:
         assert np.array_equal(inputs, jets[:, :4])
         assert targets.tolist() == [0, 4, 2, 2, 1, 3, 0]
         assert DataFacts.collect(source).classes == 5
-        assert source.shared_labels() is None
-        assert Hdf5Source([path], "jets[:, 0:5]", "jets[:, -5:]", one_hot=True).shared_labels() == "jets[:, -5:]"
+        assert source.shared_numbers() is None
+        assert Hdf5Source([path], "jets[:, 0:5]", "jets[:, -5:]", one_hot=True).shared_numbers() == "jets[:, -5:]"
 
     @pytest.mark.parametrize(
         ("text", "words"),
@@ -145,7 +148,7 @@ class TestSeveral:
         assert np.array_equal(inputs, np.concatenate([events["pos"], events["px"][:, None]], axis=1)[1:6].astype("f4"))
         assert targets.tolist() == events["n"][1:6].tolist()
         assert source.input_parts == {"events[pos]": (0, 3, None), "events[px]": (3, 4, None)}
-        assert source.shared_labels() is None
+        assert source.shared_numbers() is None
         assert 'data.input = "events[px, n, pos]"' not in refused("records", Hdf5Source, [path], "events", "events[n]")
         assert "events[px, n, pos]" in refused("records", Hdf5Source, [path], "events", "events[n]")
         assert "px, n, pos, name" in refused("no field 'pz'", Hdf5Source, [path], "events[pz]", "events[n]")
@@ -169,6 +172,35 @@ class TestSeveral:
         path = write(tmp_path / "a.h5", a=np.zeros(4), b=np.zeros(5), y=np.zeros(4, int), w=np.ones(3))
         message = refused("different numbers of rows", Hdf5Source, [path], ["a", "b"], "y", weight="w")
         assert "'a' has 4 rows, 'b' has 5, 'y' has 4, 'w' has 3" in message
+
+    def test_a_target_among_several_inputs_is_told(self, tmp_path):
+        path = write(tmp_path / "a.h5", g__a=np.zeros(4), g__b=np.ones((4, 2)), c=np.zeros(4))
+
+        def shared(input, target, **options):
+            return Hdf5Source([path], input, target, **options).shared_numbers()
+
+        assert shared("g", "g/b") == "g/b"
+        assert shared(["g/a", "g/b[:, 0]"], "g/b") == "g/b"
+        assert shared(["g/a", "g/b[:, 0]"], "g/b[:, 1]") is None
+        assert shared("g", "g") is None, "an autoencoder"
+        assert shared("g/b", "g/b[:, 0]") is None, "likewise"
+        assert shared(["g/a", "c"], "c", windows=Windows(2)) is None, "its past"
+
+    def test_what_was_never_written_is_told(self, tmp_path):
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            half = file.create_dataset("half", (10, 4), "f4", chunks=(3, 2), fillvalue=-1)
+            half[:6] = 1
+            file.create_dataset("never", (10,), "i4")
+            file.create_dataset("empty", (0, 4), "f4", chunks=(3, 2), maxshape=(None, 4))
+            file["y"] = np.zeros(10, int)
+        path = str(tmp_path / "a.h5")
+        (line,) = Hdf5Source([path], "half", "y").unwritten
+        assert line.startswith(f"'/half' in {path}: 4 of 8 chunks were never written, and read as ")
+        assert "-1" in line
+        (line,) = Hdf5Source([path], "y", "never").unwritten
+        assert "'/never'" in line
+        assert "was never written" in line
+        assert "never written" in resolve(Job(data={"files": path, "input": "half", "target": "y"})).notes[0]
 
     def test_a_pattern_that_fits_nothing(self, tmp_path):
         path = write(tmp_path / "a.h5", part_1=np.zeros(4), y=np.zeros(4, int))

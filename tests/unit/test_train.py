@@ -190,7 +190,7 @@ def test_data_that_changed_are_not_resumed_on(files):
 
 
 def test_labels_are_not_their_own_inputs_but_an_autoencoder_may_be(files):
-    with pytest.raises(UserError, match="same dataset of labels"):
+    with pytest.raises(UserError, match="have a dataset in common"):
         run(job(files, data={"input": "/label"}), files / "a")
     result = run(job(files, "x", model={"layers": [Dense(units=6)]}, run={"epochs": 1}), files / "b")
     assert result.model.out_shape == (6,)

@@ -29,6 +29,7 @@ class Cost:
     chunk_rows: int = 1  # 1 where the inputs are contiguous
     row_bytes: int = 0  # in the file's own types, uncompressed
     converted_bytes: int = 0  # of a row of the dataset with most of them that is read into memory of its own
+    target_bytes: int = 0  # of what is read where the inputs are not
     is_chunked: bool = False
     in_float32: frozenset[str] = frozenset()  # keys of the fields whose numbers, as they are meant, are float32
 
@@ -58,6 +59,7 @@ class Layout:
     format    of an example in memory
     types     key of a field -> the types that are stored, in words
     stamps    path -> what the file had when it was looked at
+    unwritten  lines about datasets of which a part was never written
 
     Raises `UserError` for all that does not fit together.
     """
@@ -71,6 +73,7 @@ class Layout:
         self.format = RowFormat((), "")
         self.types: dict[str, str] = {}
         self.stamps: dict[str, Stamp] = {}
+        self.unwritten: list[str] = []
         self._wishes = wishes
         self._windows = wishes.windows
         self._costs: list[Cost] = []
@@ -96,6 +99,11 @@ class Layout:
         """Return whether every number of a field is known to be a float32: all files were looked at."""
         costs = [cost for cost in self._costs if cost.row_bytes]
         return self.examples.has_rows and all(field.key in cost.in_float32 for cost in costs)
+
+    @property
+    def target_bytes(self) -> int:
+        """Bytes of a row of all that is read beside the inputs."""
+        return max(cost.target_bytes for cost in self._costs)
 
     def reading_bytes(self, rows: int) -> int:
         """Return the memory that reading blocks of `rows` examples takes beside the arrays that are filled."""
@@ -134,7 +142,9 @@ class Layout:
             self._settle(members, path)
             for field in (self.input, self.target):
                 field.gather(members[field.key], rows)
-            cost = cost if number else self._cost(members)
+            if number == 0:
+                cost = self._cost(members)
+                self.unwritten += filter(None, (member.unwritten for key in members for member in members[key]))
             if not (self.input.gathers or self.target.gathers):
                 break  # the other groups are looked at when they are read
         self._costs.append(cost)
@@ -221,11 +231,13 @@ class Layout:
                 plain = member.is_plain(np.int64 if is_label else np.float32) and not field.turned
                 values = 8 * math.prod(member.form.shape) if member.scaling.is_needed or member.form.text else 0
                 converted = max(converted, 0 if plain and len(members[field.key]) == 1 else member.row_bytes + values)
-        chunks = members["data.input"][0].dataset.chunks
+        largest = max(members["data.input"], key=lambda member: member.row_bytes)
+        chunks = largest.dataset.chunks
         return Cost(
             chunk_rows=max(chunks[0], 1) if chunks and self.examples.has_rows else 1,
             row_bytes=sum(member.row_bytes for member in everything),
             converted_bytes=converted,
+            target_bytes=sum(member.row_bytes for key in members for member in members[key] if key != "data.input"),
             is_chunked=any(member.dataset.chunks for member in everything),
             in_float32=frozenset(key for key in members if all(member.is_in_float32 for member in members[key])),
         )

@@ -97,6 +97,24 @@ class Member:
         small = self.stored_type.newbyteorder("=") in _IN_FLOAT32
         return small and not self.form.text and not self.scaling.is_needed
 
+    @property
+    def unwritten(self) -> str | None:
+        """Say what of the dataset was never written, where that is so: it reads as the fill value."""
+        dataset, chunks = self.dataset, self.dataset.chunks
+        if dataset.is_virtual or dataset.external or not dataset.size:
+            return None
+        if chunks is None:
+            if dataset.id.get_space_status() != h5py.h5d.SPACE_STATUS_NOT_ALLOCATED:
+                return None
+            found = "was never written"
+        else:
+            there = dataset.id.get_num_chunks()
+            all_of_it = math.prod(-(-size // chunk) for size, chunk in zip(dataset.shape, chunks, strict=True))
+            if there >= all_of_it:
+                return None
+            found = f"{all_of_it - there:,} of {all_of_it:,} chunks were never written"
+        return f"{dataset.name!r} in {dataset.file.filename}: {found}, and read as {dataset.fillvalue!r}"
+
     def is_plain(self, dtype: np.dtype | type) -> bool:
         """Whether the file holds just what is wanted, so that HDF5 can read into the array itself."""
         stored = self.dataset.dtype
@@ -116,7 +134,9 @@ class Member:
         with self._readable(lo, hi):
             first = (slice(lo, hi),) if self._has_rows else ()
             if self._names:
-                records = self.dataset[first]
+                dataset = self.dataset
+                few = 2 * sum(dataset.dtype[name].itemsize for name in self._names) < dataset.dtype.itemsize
+                records = dataset.fields(list(self._names))[first] if few else dataset[first]
                 rows = records.shape if self._has_rows else (1, *records.shape)
                 columns = [records[name].reshape(*rows, -1).astype(self.stored_type) for name in self._names]
                 return np.concatenate(columns, axis=-1)
