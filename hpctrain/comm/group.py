@@ -50,6 +50,21 @@ class Group(ABC):
         """Return a zeroed 1-D array of `count` elements that starts on a 64-byte boundary."""
         return aligned_zeros(count, dtype)
 
+    @abstractmethod
+    def local(self) -> Group:
+        """Return the group of this node's ranks, the same object each time; the first call is collective."""
+
+    @abstractmethod
+    def across(self) -> Group | None:
+        """Return the group of the ranks with this one's place in their nodes, or None where nodes differ in size.
+
+        The same object each time; the first call is collective.
+        """
+
+    @abstractmethod
+    def leaders(self) -> Group | None:
+        """Return the group of the first ranks of all nodes, None on the others; collective when first called."""
+
     @contextmanager
     def agreed(self) -> Iterator[None]:
         """Make a `UserError` raised in the block on any rank be raised on all of them (the lowest rank's text).

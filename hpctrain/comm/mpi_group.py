@@ -40,7 +40,8 @@ def library_name(text: str | None = None) -> str:
 class MpiGroup(Group):
     """The ranks of an MPI communicator; a duplicate of it, so that nobody else's messages get mixed up with ours."""
 
-    def __init__(self, comm: MPI.Comm) -> None:
+    def __init__(self, comm: MPI.Comm, ranks_a_node: int | None = None) -> None:
+        """Make the group of a communicator; `ranks_a_node` cuts it into nodes of so many, as if it ran on several."""
         from mpi4py import MPI
 
         self._mpi = MPI
@@ -49,11 +50,16 @@ class MpiGroup(Group):
         self.size = comm.Get_size()
         self.hostname = socket.gethostname()
         self.library = library_name()
-        self._find_nodes()
+        self._local: MpiGroup | None = None
+        self._others: dict[str, MpiGroup | None] = {}
+        self._find_nodes(ranks_a_node)
 
-    def _find_nodes(self) -> None:
+    def _find_nodes(self, ranks_a_node: int | None) -> None:
         """Set local_rank, local_size, node and nodes from MPI's word on who shares memory."""
-        local = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED, key=self.rank)
+        if ranks_a_node is None:
+            local = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED, key=self.rank)
+        else:
+            local = self._comm.Split(self.rank // ranks_a_node, key=self.rank)
         self.local_rank = local.Get_rank()
         self.local_size = local.Get_size()
         first = local.bcast(self.rank)
@@ -61,6 +67,29 @@ class MpiGroup(Group):
         firsts = sorted(set(self._comm.allgather(first)))
         self.node = firsts.index(first)
         self.nodes = len(firsts)
+        self._is_even = len(set(self._comm.allgather(self.local_size))) == 1
+
+    def local(self) -> MpiGroup:
+        """Return the group of this node's ranks; see `Group.local`."""
+        if self._local is None:
+            self._local = MpiGroup(self._comm.Split(self.node, key=self.rank))
+        return self._local
+
+    def across(self) -> MpiGroup | None:
+        """Return the group of the ranks with this place in their nodes; see `Group.across`."""
+        if "across" not in self._others:
+            self._others["across"] = self._split(self.local_rank) if self._is_even else None
+        return self._others["across"]
+
+    def leaders(self) -> MpiGroup | None:
+        """Return the group of the first ranks of all nodes; see `Group.leaders`."""
+        if "leaders" not in self._others:
+            self._others["leaders"] = self._split(None if self.local_rank else 0)
+        return self._others["leaders"]
+
+    def _split(self, color: int | None) -> MpiGroup | None:
+        part = self._comm.Split(self._mpi.UNDEFINED if color is None else color, key=self.rank)
+        return None if color is None else MpiGroup(part)
 
     def barrier(self, patient: bool = False) -> None:
         """Wait for all ranks; see `Group.barrier`."""

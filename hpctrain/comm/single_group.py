@@ -30,6 +30,18 @@ class SingleGroup(Group):
         self.hostname = socket.gethostname()
         self._letters: defaultdict[int, deque[np.ndarray]] = defaultdict(deque)  # by tag, in order of sending
 
+    def local(self) -> SingleGroup:
+        """Return the group itself: it is its node's."""
+        return self
+
+    def across(self) -> SingleGroup:
+        """Return the group itself: there is no other node."""
+        return self
+
+    def leaders(self) -> SingleGroup:
+        """Return the group itself."""
+        return self
+
     def barrier(self, patient: bool = False) -> None:
         """Return at once."""
 

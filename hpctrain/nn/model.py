@@ -51,6 +51,7 @@ class Model:
         *,
         seed: int = 0,
         allocate: Callable[..., np.ndarray] = aligned_zeros,
+        allocate_gradients: Callable[[int], np.ndarray] | None = None,
         reduce: Callable[[np.ndarray], None] | None = None,
         dtype: Any = np.float32,
     ) -> None:
@@ -67,7 +68,8 @@ class Model:
         self.out_shape = self.graph.output_shape
         self.params = allocate(self.layout.size, dtype)
         self.state = allocate(self.state_layout.size, dtype)
-        self.grad_buffer = allocate(self.layout.size + self.state_layout.size + flat.TAIL, dtype)
+        summed = self.layout.size + self.state_layout.size + flat.TAIL
+        self.grad_buffer = allocate(summed, dtype) if allocate_gradients is None else allocate_gradients(summed)
         self.grads, self.stats, self.tail = np.split(
             self.grad_buffer, [self.layout.size, self.layout.size + self.state_layout.size]
         )

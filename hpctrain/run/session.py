@@ -111,6 +111,7 @@ class Session:
             facts.target_kind,
             seed=job.run.seed,
             allocate=self.group.allocate,
+            allocate_gradients=lambda count: job.strategy.allocate_gradients(self.group, count),
             reduce=self.group.all_reduce,
         )
         model.table = update_table_of(job, model.graph)

@@ -29,6 +29,10 @@ class AllReduce(Strategy):
             raise ValueError(unknown_name(COLLECTIVES.kind, name, COLLECTIVES).message)
         return name
 
+    def allocate_gradients(self, group: Group, count: int) -> np.ndarray:
+        """Return the gradients' array, in shared memory where the collective works there."""
+        return COLLECTIVES.get(self.collective).allocate(group, count)
+
     def bind(self, group: Group, model: FlatModel, optimizer: Any, clip: Any | None) -> AllReduceRun:
         """Make the run-time object and the optimizer's state."""
         return AllReduceRun(COLLECTIVES.get(self.collective)(group), model, optimizer, clip)

@@ -62,6 +62,13 @@ class Strategy(Part, ABC):
         `optimizer` is an `optim` Optimizer; `clip` is None or has `factor(grads, scale, table) -> (factor, norm)`.
         """
 
+    def allocate_gradients(self, group: Group, count: int) -> np.ndarray:
+        """Return a zeroed float32 array for the model's gradients, of the kind that the strategy combines best.
+
+        Every rank calls it.
+        """
+        return group.allocate(count)
+
     @abstractmethod
     def memory_bytes(self, size: int, parameters: int, summed: int, optimizer: Any) -> dict[str, int]:
         """Return what the run-time object will take on a rank of `size`, by what it is for.

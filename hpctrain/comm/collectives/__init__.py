@@ -9,5 +9,6 @@ COLLECTIVES = Registry(
         "native": "hpctrain.comm.collectives.native:NativeCollective",
         "ring": "hpctrain.comm.collectives.ring:RingCollective",
         "tree": "hpctrain.comm.collectives.tree:TreeCollective",
+        "window": "hpctrain.comm.collectives.window:WindowCollective",
     },
 )

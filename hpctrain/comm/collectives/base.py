@@ -21,6 +21,11 @@ class Collective(ABC):
         self.group = group
 
     @staticmethod
+    def allocate(group: Group, count: int) -> np.ndarray:
+        """Return a zeroed 1-D float32 array of the kind that this collective combines best.  Collective."""
+        return group.allocate(count)
+
+    @staticmethod
     @abstractmethod
     def scratch_bytes(length: int, size: int) -> int:
         """Return the memory that an `all_reduce` of `length` floats over `size` ranks takes beside the buffer."""

@@ -1,0 +1,153 @@
+"""`WindowCollective`: sums in memory that the ranks of a node share; between nodes each rank sends its own part."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import numpy as np
+
+from hpctrain.comm.collectives.base import Collective
+from hpctrain.comm.group import Group
+from hpctrain.comm.schedule import part_bounds
+from hpctrain.comm.shared_memory import SharedRows, share, shared_rows
+from hpctrain.kernels.window import BLOCK, LINE, add_rows, copy_row, meet, sum_rows
+
+_SPINS = 2000  # looks at a flag before a rank gives its core away, where each has one
+
+
+class WindowCollective(Collective):
+    """Each rank of a node adds up its part of everybody's buffers, in place.
+
+    Of several nodes, the ranks with the same place in theirs then sum their part over the nodes (MPI's all-reduce): a
+    node sends each byte once, however many ranks it holds.  Where nodes hold different numbers of ranks, the first rank
+    of each sends everything.  Buffers that `allocate` made are used where they are; others are copied in and out.
+    """
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(group)
+        self._local = group.local()
+        self._across, self._leaders = group.across(), group.leaders()
+        crowded = self._local.size > (os.cpu_count() or 1)
+        self._spins = 0 if crowded else _SPINS
+        self._scratch = group.allocate(BLOCK)
+        self._place = (self._local.rank, self._local.size)
+        self._copied_into: np.ndarray | None = None
+        self._known: np.ndarray | None = None  # the last buffer, whether it is shared, and this rank's part of it
+        self._shared: SharedRows | None = None
+        self._part = (0, 0)
+
+    @staticmethod
+    def allocate(group: Group, count: int) -> np.ndarray:
+        """Return a zeroed float32 array that this collective sums without copying; collective."""
+        return share(group.local(), count) if group.local_size > 1 else group.allocate(count)
+
+    @staticmethod
+    def scratch_bytes(length: int, size: int) -> int:
+        """Return the bytes beside a buffer of the right kind: next to none."""
+        return 4 * BLOCK
+
+    def all_reduce(self, buffer: np.ndarray) -> None:
+        """Replace the buffer by the sum over all ranks."""
+        if buffer is not self._known:
+            self._look_at(buffer)
+        if self._shared is None:
+            self._run(buffer, self._sum)
+            return
+        shared = self._shared
+        sum_rows(shared.rows, shared.flags, *self._place, shared.met + 1, self._spins, *self._part, self._scratch)
+        shared.met += 2
+
+    def _look_at(self, buffer: np.ndarray) -> None:
+        """Note what is known of a buffer that may come again, as gradients do."""
+        self.check(buffer)
+        self._known = buffer
+        self._shared = shared_rows(buffer) if self.group.nodes == 1 else None
+        self._part = self.owned(len(buffer))
+
+    def reduce_scatter(self, buffer: np.ndarray) -> tuple[int, int]:
+        """Make this rank's part the sum over all ranks and return it as (lo, hi)."""
+        lo, hi = self.owned(len(buffer))
+        if self.group.nodes > 1:
+            self.all_reduce(buffer)
+        else:
+            rank = self._local.rank
+            self._run(buffer, lambda shared, length: self._add(shared, lo, hi, rank, rank + 1))
+        return lo, hi
+
+    def all_gather(self, buffer: np.ndarray) -> None:
+        """Fill in the other ranks' parts."""
+        if self.group.nodes > 1:
+            lo, hi = self.owned(len(buffer))
+            buffer[:lo] = buffer[hi:] = 0  # then the sum is what everybody gives
+            self.all_reduce(buffer)
+        else:
+            self._run(buffer, self._copy_parts)
+
+    def _run(self, buffer: np.ndarray, work: Callable[[SharedRows, int], None]) -> None:
+        """Do some work on everybody's buffers between two meetings."""
+        self.check(buffer)
+        if self._local.size == 1:
+            others = self._across or self._leaders
+            if others.size > 1:
+                others.all_reduce(buffer)
+            return
+        shared, own = shared_rows(buffer), buffer
+        if shared is None:
+            own = self._room(len(buffer))
+            own[: len(buffer)] = buffer
+            shared = shared_rows(own)
+        self._meet(shared)
+        work(shared, len(buffer))
+        self._meet(shared)
+        if own is not buffer:
+            buffer[:] = own[: len(buffer)]
+
+    def _room(self, length: int) -> np.ndarray:
+        if self._copied_into is None or len(self._copied_into) < length:
+            self._copied_into = share(self._local, length)
+        return self._copied_into
+
+    def _meet(self, shared: SharedRows) -> None:
+        shared.met += 1
+        meet(shared.flags, self._local.rank, self._local.size, shared.met, self._spins)
+
+    def _add(self, shared: SharedRows, lo: int, hi: int, first: int, last: int) -> None:
+        add_rows(shared.rows, self._local.size, lo, hi, first, last, self._scratch)
+
+    def _sum(self, shared: SharedRows, length: int) -> None:
+        rank, size = self._local.rank, self._local.size
+        bounds = part_bounds(length, size)
+        lo, hi = bounds[rank], bounds[rank + 1]
+        if self.group.nodes == 1:
+            self._add(shared, lo, hi, 0, size)
+            return
+        if self._across is not None:
+            self._add(shared, lo, hi, rank, rank + 1)
+            self._across.all_reduce(shared.rows[rank, lo:hi])
+            for other in range(size):
+                if other != rank:
+                    copy_row(shared.rows, rank, other, lo, hi)
+            return
+        self._add(shared, lo, hi, 0, 1)
+        self._meet(shared)
+        if self._leaders is not None:
+            self._leaders.all_reduce(shared.rows[0, :length])
+        self._meet(shared)
+        if rank:
+            copy_row(shared.rows, 0, rank, 0, length)
+
+    def _copy_parts(self, shared: SharedRows, length: int) -> None:
+        rank, size = self._local.rank, self._local.size
+        bounds = part_bounds(length, size)
+        for other in range(size):
+            if other != rank:
+                copy_row(shared.rows, other, rank, bounds[other], bounds[other + 1])
+
+    def warm_up(self) -> None:
+        """Compile the kernels, or load them from the cache."""
+        rows, flags = np.zeros((2, 16), np.float32), np.zeros(LINE, np.int64)
+        meet(flags, 0, 1, 1, self._spins)
+        sum_rows(rows, flags, 0, 1, 2, self._spins, 0, 16, self._scratch)
+        add_rows(rows, 2, 0, 16, 0, 2, self._scratch)
+        copy_row(rows, 0, 1, 0, 16)

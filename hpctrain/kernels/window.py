@@ -1,0 +1,114 @@
+"""Sums in memory that the ranks of a node share: waiting for each other by flags, and adding up in place.
+
+`rows` (P, stride) float32 has a row for each rank; `flags` (8 P,) int64 has a cache line for each rank, of which the
+first number is used: how often the rank has come to a meeting.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types, typing
+from numba.extending import intrinsic
+
+from hpctrain.kernels.jit import kernel
+
+LINE = 8  # int64 numbers of a cache line
+BLOCK = 1024  # floats that are added up at a time: they stay in the first-level cache
+_YIELDS = 2000  # looks after which a rank that waits sleeps between them
+_SLEEP_US = 50
+
+_sched_yield = types.ExternalFunction("sched_yield", typing.signature(types.int32))
+_usleep = types.ExternalFunction("usleep", typing.signature(types.int32, types.uint32))
+
+
+def _place(context, builder, array_type, array, index):  # noqa: ANN001, ANN202 (numba's code generation protocol)
+    made = context.make_array(array_type)(context, builder, array)
+    return cgutils.get_item_pointer(context, builder, array_type, made, [index])
+
+
+@intrinsic
+def load_flag(typingctx, flags, index):  # noqa: ANN001, ANN201 (numba's typing protocol)
+    """Return flags[index]; what was written before that flag was stored is seen by whoever loads it."""
+
+    def generate(context, builder, signature, args):  # noqa: ANN001, ANN202
+        place = _place(context, builder, signature.args[0], *args)
+        return builder.load_atomic(place, "acquire", 8, typ=ir.IntType(64))
+
+    return types.int64(flags, types.intp), generate
+
+
+@intrinsic
+def store_flag(typingctx, flags, index, value):  # noqa: ANN001, ANN201
+    """flags[index] = value, after everything that was written before."""
+
+    def generate(context, builder, signature, args):  # noqa: ANN001, ANN202
+        place = _place(context, builder, signature.args[0], args[0], args[1])
+        builder.store_atomic(args[2], place, "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(flags, types.intp, types.int64), generate
+
+
+@kernel
+def meet(flags: np.ndarray, rank: int, size: int, count: int, spins: int) -> None:
+    """Return when all ranks have come to their meeting number `count`, counted from 1.
+
+    Looks `spins` times, then lets others have the core between looks, and after a while sleeps.
+    """
+    store_flag(flags, rank * LINE, count)
+    for other in range(size):
+        looks = 0
+        while load_flag(flags, other * LINE) < count:
+            looks += 1
+            if looks > spins + _YIELDS:
+                _usleep(np.uint32(_SLEEP_US))
+            elif looks > spins:
+                _sched_yield()
+
+
+@kernel
+def add_rows(rows: np.ndarray, size: int, lo: int, hi: int, first: int, last: int, scratch: np.ndarray) -> None:
+    """rows[q, i] = sum over p < size of rows[p, i], for lo <= i < hi and first <= q < last; scratch (BLOCK,) float32.
+
+    The sum is taken in rank order, so that it has the same bits whoever takes it.
+    """
+    for start in range(lo, hi, BLOCK):
+        count = min(BLOCK, hi - start)
+        given = rows[0, start : start + count]
+        for i in range(count):
+            scratch[i] = given[i]
+        for other in range(1, size):
+            given = rows[other, start : start + count]
+            for i in range(count):
+                scratch[i] += given[i]
+        for to in range(first, last):
+            out = rows[to, start : start + count]
+            for i in range(count):
+                out[i] = scratch[i]
+
+
+@kernel
+def sum_rows(
+    rows: np.ndarray,
+    flags: np.ndarray,
+    rank: int,
+    size: int,
+    count: int,
+    spins: int,
+    lo: int,
+    hi: int,
+    scratch: np.ndarray,
+) -> None:
+    """Meet, `add_rows` for every row, and meet again: an all-reduce of which this rank does lo..hi, in one call."""
+    meet(flags, rank, size, count, spins)
+    add_rows(rows, size, lo, hi, 0, size, scratch)
+    meet(flags, rank, size, count + 1, spins)
+
+
+@kernel
+def copy_row(rows: np.ndarray, source: int, to: int, lo: int, hi: int) -> None:
+    """rows[to, lo:hi] = rows[source, lo:hi]."""
+    given, out = rows[source, lo:hi], rows[to, lo:hi]
+    for i in range(hi - lo):
+        out[i] = given[i]

@@ -1,0 +1,99 @@
+"""Sums in shared memory: in one node and over several (as if), with gradients that live there and with others."""
+
+import gc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpctrain.comm import join
+from hpctrain.comm.collectives.window import WindowCollective
+from hpctrain.comm.mpi_group import MpiGroup
+from hpctrain.comm.shared_memory import share, shared_rows
+
+pytestmark = pytest.mark.mpi(min_size=1)
+LENGTHS = (0, 1, 5, 1000, 70_001)
+
+
+@pytest.fixture(params=[1, 2, 3])
+def group(request):
+    """The world cut into nodes of so many ranks: of one size, or with a last one that is smaller."""
+    from mpi4py import MPI
+
+    join()
+    return MpiGroup(MPI.COMM_WORLD, ranks_a_node=request.param)
+
+
+def mine(rank, length):
+    return np.arange(length, dtype=np.float32) % 97 + 1000 * rank
+
+
+def total(size, length):
+    return np.sum([mine(rank, length) for rank in range(size)], axis=0, dtype="f8").astype("f4")
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_the_sum_over_nodes_of_any_size(group, is_shared):
+    collective = WindowCollective(group)
+    for length in LENGTHS:
+        buffer = collective.allocate(group, length) if is_shared else np.empty(length, np.float32)
+        for _ in range(2):
+            buffer[:] = mine(group.rank, length)
+            collective.all_reduce(buffer)
+            np.testing.assert_array_equal(buffer, total(group.size, length))
+
+
+def test_parts_and_wholes_over_nodes(group):
+    collective = WindowCollective(group)
+    for length in LENGTHS:
+        buffer = mine(group.rank, length)
+        lo, hi = collective.reduce_scatter(buffer)
+        assert (lo, hi) == collective.owned(length)
+        np.testing.assert_array_equal(buffer[lo:hi], total(group.size, length)[lo:hi])
+        buffer[:lo] = buffer[hi:] = np.nan
+        collective.all_gather(buffer)
+        np.testing.assert_array_equal(buffer, total(group.size, length))
+
+
+def test_nodes_as_they_were_cut(group):
+    local, across, leaders = group.local(), group.across(), group.leaders()
+    sizes = group.all_gather_objects(local.size)
+    assert local.size == group.local_size
+    assert local.rank == group.local_rank
+    assert (across is None) == (len(set(sizes)) > 1)
+    assert (leaders is None) == (group.local_rank > 0)
+    if leaders is not None:
+        assert leaders.size == group.nodes
+
+
+def test_shared_memory_leaves_no_file_and_is_given_back():
+    group = join().local()
+    before = set(Path("/dev/shm").glob("hpctrain-*"))
+    group.barrier()
+    own = share(group, 1_000_000)
+    assert own.shape == (1_000_000,)
+    assert own.ctypes.data % 64 == 0
+    assert shared_rows(own) is not None
+    assert set(Path("/dev/shm").glob("hpctrain-*")) <= before
+    own[:] = group.rank + 1
+    group.barrier()
+    assert [row[999_999] for row in shared_rows(own).rows] == [rank + 1 for rank in range(group.size)]
+    group.barrier()
+    address = own.ctypes.data
+    assert shared_rows(np.empty(3, np.float32)) is None
+    del own
+    gc.collect()
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    starts = [int(line.split("-")[0], 16) for line in maps if "hpctrain-" in line]
+    assert not any(start <= address < start + 5_000_000 for start in starts)
+
+
+def test_many_meetings_in_a_row_mix_nothing_up():
+    group = join()
+    collective = WindowCollective(group)
+    buffer = collective.allocate(group, 257)
+    for turn in range(300):
+        buffer[:] = turn + group.rank
+        collective.all_reduce(buffer)
+        expected = group.size * turn + group.size * (group.size - 1) // 2
+        assert (buffer == expected).all(), turn
