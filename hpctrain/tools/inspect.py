@@ -57,7 +57,7 @@ def inspect(
     from hpctrain.tools.inspecting.values import BUDGET_BYTES, Limits
     from hpctrain.tools.saying import Saying
 
-    sets = look(expand([str(path) for path in files], os.getcwd()))
+    sets = look(expand([str(path) for path in files], os.getcwd()), everything)
     entries = [entry for one in sets for entry in one.entries]
     most = sum(entry.raw if everything else min(entry.raw, BUDGET_BYTES) for entry in entries)
     limits = Limits(

@@ -219,6 +219,26 @@ def test_of_very_many_files_some_are_opened(tmp_path: Path, monkeypatch: pytest.
     assert "5 of them looked at" in report.title(files)
     one = summarise(files.entry("x"), Limits())[""]
     assert (one.minimum, one.maximum, one.read, one.total) == (0, 19, 80, 320)
+    (files,) = look(paths, everything=True)
+    assert (files.looked, summarise(files.entry("x"), Limits(None))[""].read) == (20, 320)
+
+
+def test_of_very_many_groups_some_are_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number in range(50):
+            file[f"s_{number}/x"] = np.full(3, float(number))
+        file["other"] = np.arange(4.0)
+        for number in range(12):
+            file[f"set_{number}"] = h5py.SoftLink("/other")
+    monkeypatch.setattr(contents, "LOOKED_AT", 10)
+    (files,) = look([str(tmp_path / "a.h5")])
+    assert [(entry.name, entry.count, len(entry.places)) for entry in files.entries] == [
+        ("other", 1, 1),
+        ("s_*/x", 50, 10),
+    ]
+    assert len(files.links) == 12
+    (files,) = look([str(tmp_path / "a.h5")], everything=True)
+    assert len(files.entry("s_*/x").places) == 50
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 64, 100])

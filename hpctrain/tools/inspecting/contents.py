@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import h5py
 import numpy as np
@@ -119,18 +121,19 @@ class FileSet:
         return next((entry for entry in self.entries if entry.name == name), None)
 
 
-def look(paths: Sequence[str]) -> list[FileSet]:
+def look(paths: Sequence[str], everything: bool = False) -> list[FileSet]:
     """Return the files in sets of those that are alike, the largest set first.
 
-    Raises `UserError` for a file that cannot be opened.  Of more than `LOOKED_AT` files some are opened; the others
-    are counted to the first set.
+    Raises `UserError` for a file that cannot be opened.  Of more than `LOOKED_AT` files some are opened, the others are
+    counted to the first set; `everything` opens all, and looks into all groups.
     """
     if not paths:
         raise UserError("no file is named", allowed="HDF5 files")
-    chosen = spread(len(paths), LOOKED_AT)
+    most = sys.maxsize if everything else LOOKED_AT
+    chosen = spread(len(paths), most)
     sets: dict[object, list[tuple[int, FileSet]]] = {}
     for index in chosen:
-        found = _file(paths[index])
+        found = _file(paths[index], most)
         # A dataset with an empty dataspace may have lost its shape: names alone decide then.
         key = tuple(
             sorted(entry.signature()[:1] if None in entry.shapes else entry.signature() for entry in found.entries)
@@ -170,15 +173,12 @@ def _together(found: list[tuple[int, FileSet]], others: list[str], paths: Sequen
     entries = []
     for entry in first.entries:
         parts = [one.entry(entry.name) for one in sets]
+        whole = _added_up(parts)
         entries.append(
             replace(
                 entry,
-                shapes=sum((part.shapes for part in parts), ()),
-                places=sum((part.places for part in parts), ()),
-                count=sum(part.count for part in parts) + len(others) * entry.count,
-                stored=sum(part.stored for part in parts),
-                raw=sum(part.raw for part in parts),
-                filters=tuple(dict.fromkeys(step for part in parts for step in part.filters)),
+                **{key: getattr(whole, key) for key in ("shapes", "places", "stored", "raw", "filters")},
+                count=whole.count + len(others) * entry.count,
             )
         )
     size = sum(one.bytes for one in sets) + sum(os.path.getsize(path) for path in others)
@@ -186,42 +186,99 @@ def _together(found: list[tuple[int, FileSet]], others: list[str], paths: Sequen
     return FileSet(ordered, tuple(entries), size, len(sets), first.links)
 
 
-def _file(path: str) -> FileSet:
-    links: dict[str, str] = {}
+def _file(path: str, most: int) -> FileSet:
     with open_file(path) as file:
+        walk = _Walk(most)
         try:
-            entries = tuple(_walk(file, "", links, 0))
+            entries = tuple(walk.entries(file))
         except (OSError, RuntimeError, KeyError) as error:
             raise UserError(
                 f"HDF5 cannot read what is in {path}", found=str(error).splitlines()[0], hint="the file may be damaged"
             ) from None
-    return FileSet((path,), entries, os.path.getsize(path), 1, links)
+    return FileSet((path,), entries, os.path.getsize(path), 1, walk.links)
 
 
-def _walk(
-    group: h5py.Group, prefix: str, links: dict[str, str], depth: int, above: frozenset[tuple] = frozenset()
-) -> Iterator[Entry]:
-    if (own := place_of(group)) in above:
-        return  # a hard link to a group that holds it
-    above |= {own}
-    groups = []
-    for name in group:
-        link = group.get(name, getlink=True)
-        if isinstance(link, h5py.ExternalLink):
-            links[prefix + name] = f"{link.path} in {link.filename}"
-        elif isinstance(link, h5py.SoftLink):
-            links[prefix + name] = link.path
-        elif group.get(name, getclass=True) is h5py.Group:
-            groups.append(name)
-        elif isinstance(item := group[name], h5py.Dataset):
-            yield entry_of(item, prefix + name)
-    if depth > _DEEP:
-        return
-    if pattern := _alike(group, groups):
-        yield from _grouped(group, groups, prefix + pattern, prefix, depth)
-        return
-    for name in groups:
-        yield from _walk(group[name], f"{prefix}{name}/", links, depth + 1, above)
+class _Walk:
+    """A walk through the groups of a file, which looks into at most so many groups that are alike."""
+
+    def __init__(self, most: int) -> None:
+        self.links: dict[str, str] = {}
+        self._most = most
+
+    def entries(
+        self, group: h5py.Group, prefix: str = "", depth: int = 0, above: frozenset[tuple] = frozenset()
+    ) -> Iterator[Entry]:
+        """Yield the datasets in a group and below; `above` are the groups that led here."""
+        if isinstance(group, h5py.Dataset):  # among very many groups that were not all asked
+            yield entry_of(group, prefix.rstrip("/"))
+            return
+        if (own := place_of(group)) in above:
+            return  # a hard link to a group that holds it
+        above |= {own}
+        names = list(group)
+        groups = self._surely_groups(group, names)
+        known = set(groups)
+        for name in names:
+            if name in known:
+                continue
+            link = group.get(name, getlink=True)
+            if isinstance(link, h5py.ExternalLink):
+                self.links[prefix + name] = f"{link.path} in {link.filename}"
+            elif isinstance(link, h5py.SoftLink):
+                self.links[prefix + name] = link.path
+            elif group.get(name, getclass=True) is h5py.Group:
+                groups.append(name)
+            elif isinstance(item := group[name], h5py.Dataset):
+                yield entry_of(item, prefix + name)
+        if depth > _DEEP:
+            return
+        if pattern := _alike(group, groups):
+            yield from self._grouped(group, groups, prefix + pattern, prefix, depth)
+            return
+        for name in groups:
+            yield from self.entries(group[name], f"{prefix}{name}/", depth + 1, above)
+
+    def _surely_groups(self, group: h5py.Group, names: list[str]) -> list[str]:
+        """Return names of groups that differ in their numbers alone; of very many some are asked: it takes time."""
+        by_pattern: dict[str, list[str]] = {}
+        if len(names) > self._most:
+            for name in names:
+                by_pattern.setdefault(re.sub(r"\d+", "#", name), []).append(name)
+        found = []
+        for series in by_pattern.values():
+            asked = [series[index] for index in spread(len(series), self._most)]
+            if len(series) > self._most and all(
+                isinstance(group.get(name, getlink=True), h5py.HardLink)
+                and group.get(name, getclass=True) is h5py.Group
+                for name in asked
+            ):
+                found += series
+        return found
+
+    def _grouped(self, group: h5py.Group, names: list[str], pattern: str, prefix: str, depth: int) -> Iterator[Entry]:
+        """Yield one entry for each dataset of groups that are alike."""
+        found: dict[str, list[Entry]] = {}
+        chosen = spread(len(names), self._most)
+        for index in chosen:
+            inside = f"{prefix}{names[index]}/"
+            for entry in self.entries(group[names[index]], inside, depth + 1):
+                found.setdefault(entry.name.removeprefix(inside), []).append(entry)
+        for name, parts in found.items():
+            count = round(len(names) * len(parts) / len(chosen))
+            yield replace(_added_up(parts), name=f"{pattern}/{name}", count=count)
+
+
+def _added_up(parts: Sequence[Entry]) -> Entry:
+    """Return one entry for datasets of one kind in several places."""
+    return replace(
+        parts[0],
+        shapes=tuple(chain.from_iterable(part.shapes for part in parts)),
+        places=tuple(chain.from_iterable(part.places for part in parts)),
+        count=sum(part.count for part in parts),
+        stored=sum(part.stored for part in parts),
+        raw=sum(part.raw for part in parts),
+        filters=tuple(dict.fromkeys(step for part in parts for step in part.filters)),
+    )
 
 
 def place_of(group: h5py.Group) -> tuple:
@@ -232,37 +289,16 @@ def place_of(group: h5py.Group) -> tuple:
 
 def _alike(group: h5py.Group, names: list[str]) -> str | None:
     """Return the pattern of names of groups that hold the same each, None where they are no such series."""
-    counted = all(re.search(r"\d", name) for name in names) and len({re.sub(r"\d+", "#", name) for name in names}) == 1
+    counted = len({re.sub(r"\d+", "#", name) for name in names}) == 1 and re.search(r"\d", names[0])
     if len(names) < (_FEW if counted else _MANY):
         return None
     seen = set()
     for index in spread(len(names), _COMPARED):
-        inside = tuple(
-            sorted((entry.name, entry.type, len(entry.shape)) for entry in _walk(group[names[index]], "", {}, _DEEP))
-        )
-        seen.add(inside)
-        if len(seen) > 1 or not inside:
+        inside = _Walk(LOOKED_AT).entries(group[names[index]], depth=_DEEP)
+        seen.add(tuple(sorted((entry.name, entry.type, len(entry.shape)) for entry in inside)))
+        if len(seen) > 1 or () in seen:
             return None
     return os.path.commonprefix([re.split(r"\d", name)[0] if counted else name for name in names]) + "*"
-
-
-def _grouped(group: h5py.Group, names: list[str], pattern: str, prefix: str, depth: int) -> Iterator[Entry]:
-    """Yield one entry for each dataset of groups that are alike."""
-    found: dict[str, list[Entry]] = {}
-    chosen = spread(len(names), LOOKED_AT)
-    for index in chosen:
-        for entry in _walk(group[names[index]], f"{prefix}{names[index]}/", {}, depth + 1):
-            found.setdefault(entry.name.removeprefix(f"{prefix}{names[index]}/"), []).append(entry)
-    for name, parts in found.items():
-        yield replace(
-            parts[0],
-            name=f"{pattern}/{name}",
-            shapes=sum((part.shapes for part in parts), ()),
-            places=sum((part.places for part in parts), ()),
-            count=round(len(names) * len(parts) / len(chosen)),
-            stored=sum(part.stored for part in parts),
-            raw=sum(part.raw for part in parts),
-        )
 
 
 def entry_of(dataset: h5py.Dataset, name: str) -> Entry:
