@@ -16,6 +16,11 @@ this script, each with
                 part does not have)
     arr_delay   (flights,) float32, minutes, early is negative
     statistics  mean, std (columns,) float64: what was subtracted from each column, and what it was then divided by
+
+and flights.h5, all flights in one table with the columns as they are, for a job that prepares them itself:
+
+    known       a group with a dataset (flights,) for each column: numbers, and categories as text
+    arr_delay   as above
 """
 
 from __future__ import annotations
@@ -59,6 +64,9 @@ def main() -> None:
         path = arguments.output / f"flights-{part}.h5"
         write(path, names, inputs[chosen], delay[chosen], mean, std, arguments.seed)
         print(f"{path}: {len(chosen)} flights, {len(names)} columns")
+    path = arguments.output / "flights.h5"
+    write_table(path, columns, delay)
+    print(f"{path}: {len(delay)} flights, as they are")
     guess = delay[rows["train"]].mean()
     wrong = delay[rows["test"]] - guess
     print(
@@ -100,12 +108,18 @@ def split(count: int, seed: int) -> dict[str, np.ndarray]:
     return {part: np.sort(rows) for part, rows in zip(PARTS, np.split(order, cuts), strict=True)}
 
 
-def encode(columns: dict[str, np.ndarray], train: np.ndarray) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
-    """Return names, inputs (float32), mean and std of the columns; `train` are the rows that these are taken from."""
+def numbers_of(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the columns that are numbers, times of day and year as sine and cosine."""
     table = {name: columns[name] for name in NUMBERS}
     for name, period in CYCLES.items():
         angle = 2 * np.pi * columns[name] / period
         table |= {f"{name}_sin": np.sin(angle), f"{name}_cos": np.cos(angle)}
+    return table
+
+
+def encode(columns: dict[str, np.ndarray], train: np.ndarray) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
+    """Return names, inputs (float32), mean and std of the columns; `train` are the rows that these are taken from."""
+    table = numbers_of(columns)
     numbers = len(table)
     for name in CATEGORIES:
         table |= {f"{name}={value}": columns[name] == value for value in np.unique(columns[name][train])}
@@ -115,6 +129,23 @@ def encode(columns: dict[str, np.ndarray], train: np.ndarray) -> tuple[list[str]
         mean[i], std[i] = column[train].mean(), column[train].std()
         inputs[:, i] = (column - mean[i]) / std[i]
     return list(table), inputs, mean, std
+
+
+def write_table(path: Path, columns: dict[str, np.ndarray], delay: np.ndarray) -> None:
+    """Write the columns as they are, each a dataset, to a temporary name first."""
+    temporary = path.with_name(f".{path.name}.part")
+    options = {"compression": "gzip", "compression_opts": 4, "shuffle": True, "track_times": False}
+    with h5py.File(temporary, "w") as file:
+        file.attrs.update(ATTRIBUTES)
+        known = file.create_group("known")
+        for name, values in numbers_of(columns).items():
+            known.create_dataset(name, data=values, **options)
+        for name in CATEGORIES:
+            values = columns[name]
+            text = h5py.string_dtype() if values.dtype.kind == "U" else None
+            known.create_dataset(name, data=values.astype(object) if text else values, dtype=text, **options)
+        file.create_dataset("arr_delay", data=delay.astype(np.float32), **options).attrs["units"] = "minutes"
+    finish(temporary, path)
 
 
 def write(
@@ -131,6 +162,11 @@ def write(
         file.create_dataset("arr_delay", data=delay.astype(np.float32), **options).attrs["units"] = "minutes"
         file["statistics/mean"] = mean
         file["statistics/std"] = std
+    finish(temporary, path)
+
+
+def finish(temporary: Path, path: Path) -> None:
+    """Give a file that is written and on disk its name."""
     with open(temporary, "rb") as file:
         os.fsync(file.fileno())
     os.replace(temporary, path)

@@ -1,14 +1,17 @@
 """The flights example: what prepare.py does to the columns, and that its files and its job fit together."""
 
 import importlib.util
+import shutil
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
 from hpctrain.data.facts import DataFacts
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.job import Job
+from hpctrain.run.master import resolve
 
 FOLDER = Path(__file__).resolve().parents[2] / "jobs" / "flights"
 
@@ -73,3 +76,17 @@ def test_the_job_reads_what_is_written(prepare, columns, tmp_path):
     assert (facts.target_kind, facts.target_width, facts.input_shape) == ("real", 1, (len(names),))
     assert np.allclose(source.read(0, 200)[1][:, 0], delay, atol=1e-4)
     assert [path.name for path in tmp_path.iterdir()] == ["flights-train.h5"]
+
+
+def test_the_table_job_prepares_what_is_written(prepare, columns, tmp_path):
+    prepare.write_table(tmp_path / "flights.h5", columns, columns["dep_delay"] - 5)
+    shutil.copy(FOLDER / "flights-table.toml", tmp_path)
+    prepared = resolve(Job.load(tmp_path / "flights-table.toml"))
+    # Three numbers, three angles, and a column for each of 2 carriers, 2 origins, 3 destinations and 7 weekdays.
+    assert prepared.facts.input_shape == (3 + 6 + 2 + 2 + 3 + 7,)
+    by_name = {bound.step.name: bound for bound in prepared.preparation.inputs.steps}
+    assert len(by_name["one_hot"].elements.columns) == 4
+    assert len(by_name["standardise"].elements.columns) == 9
+    with h5py.File(tmp_path / "flights.h5") as file:
+        assert set(file["known"]["dest"].asstr()[:]) == set(columns["dest"])
+        assert np.array_equal(file["known"]["dep_delay"][:], columns["dep_delay"])
