@@ -142,6 +142,7 @@ def resolve(job: Job, workers: int = 1, learned: Learned | None = None) -> Prepa
             found=f"{shared!r} is in both: data.input = {data.input!r}, data.target = {data.target!r}",
             allowed="two datasets, or other columns of one",
         )
+    said = (*notes(job, facts), *preparation_notes(split, preparation))  # of the job as it is written
     loss = job.loss or default_loss(facts.target_kind)
     check_turns_back(preparation, loss)
     metrics = default_metrics(facts.target_kind) if job.metrics.names is None else job.metrics.names
@@ -162,7 +163,6 @@ def resolve(job: Job, workers: int = 1, learned: Learned | None = None) -> Prepa
     _check_metrics(job, width, metrics, facts)
     _check_memory(graph)
     update_table_of(job, graph)  # finds groups that fit no tensor
-    said = (*notes(job, facts), *preparation_notes(split, preparation))
     return Prepared(job, facts, files, split, preparation, graph.tokens, said)
 
 

@@ -4,6 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
+from hpctrain import train
 from hpctrain.data.facts import DataFacts
 from hpctrain.data.fields.examples import Windows
 from hpctrain.data.fields.expression import parse, settle
@@ -369,6 +370,25 @@ class TestMissing:
         assert np.array_equal(inputs, np.where(np.isnan(x), -1.5, x).astype("f4"))
         assert np.array_equal(targets, np.where(np.isnan(y), -1.5, y).astype("f4"))
         assert weight.shape == (ROWS, 0)
+
+    def test_a_run_says_how_many_do_not_count(self, tmp_path, random, capsys):
+        x, y = self.tables(random)
+        job = {
+            "data": {"files": write(tmp_path / "a.h5", x=x, y=y), "input": "x", "target": "y", "missing": "drop"},
+            "model": {"layers": [{"type": "dense", "units": 2}]},
+            "run": {"epochs": 1, "progress": "lines"},
+        }
+        assert train(job, run_dir=tmp_path / "run").summary["examples_per_epoch"] == ROWS
+        assert (
+            'not counted, for values in them are missing (data.missing = "drop"): 3 examples' in capsys.readouterr().out
+        )
+
+    @pytest.mark.parametrize(("loss", "words"), [(None, True), ("mse", False)])
+    def test_whole_numbers_as_real_targets_are_a_hint(self, tmp_path, loss, words):
+        path = write(tmp_path / "a.h5", x=np.zeros(3), y=np.array([0.0, 2.0, 1.0]), z=np.array([0.5, 1.0, 2.0]))
+        for target, hinted in (("y", words), ("z", False)):
+            said = resolve(Job(data={"files": path, "input": "x", "target": target}, loss=loss)).notes
+            assert any("store them as integers to classify" in line for line in said) == hinted
 
     def test_infinity_stays_an_error(self, tmp_path):
         x = np.zeros((3, 2))
