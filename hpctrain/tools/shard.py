@@ -56,7 +56,7 @@ def shard(
             found = plan.finished_before(planned, index)
             if found is None:
                 write_shard(planned, index, saying.add)
-                layout.check_unchanged(planned.layout.sources)
+                layout.check_unchanged(planned.sources_of(index))
                 found = plan.note_finished(planned, index)
             else:
                 kept += 1
@@ -99,10 +99,8 @@ def _plan(group: Group, files: Sequence[str], shards: int, out: Path, along: str
 
 
 def _check_space(planned: Plan) -> None:
-    from hpctrain.tools.cutting.write import estimated_bytes
-
     there = sum(path.stat().st_size for path in planned.folder.glob("shard-*.h5"))
-    needed = int(_SPARE * estimated_bytes(planned.layout)) - there
+    needed = int(_SPARE * sum(data.stored_bytes for data in planned.layout.cut)) - there
     free = shutil.disk_usage(planned.folder).free
     if needed > free:
         raise UserError(

@@ -190,6 +190,14 @@ def test_a_missing_filter_is_told_and_the_rest_is_shown(tmp_path: Path, monkeypa
     assert "no inputs with targets" in out
 
 
+def test_a_virtual_dataset_without_its_source_is_not_shown_as_zeros(tmp_path: Path) -> None:
+    paths = files_of("virtual", tmp_path)
+    (tmp_path / "part-1.h5").unlink()
+    out = shown(paths)
+    assert "not read: 'part-1.h5' is not there" in out
+    assert "no inputs with targets" in out
+
+
 def test_files_and_groups_that_are_alike_are_taken_together(tmp_path: Path) -> None:
     def files(name: str) -> list[str]:
         (tmp_path / name).mkdir()

@@ -299,6 +299,9 @@ def test_virtual_datasets_become_real_ones(tmp_path: Path) -> None:
     assert np.array_equal(gathered(manifest, "x"), values)
     with h5py.File(manifest.files[0]) as file:
         assert not file["x"].is_virtual
+    (tmp_path / "1.h5").unlink()
+    with pytest.raises(UserError, match="a file that it takes its rows from is missing"):
+        cut([tmp_path / "all.h5"], 3, tmp_path / "again")
 
 
 def test_the_rows_that_count_can_be_named(tmp_path: Path) -> None:

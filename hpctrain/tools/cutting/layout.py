@@ -17,6 +17,7 @@ from hpctrain.data.datasets import type_name
 from hpctrain.data.files import open_file
 from hpctrain.data.filters import check_filters
 from hpctrain.data.manifest import SourceFile
+from hpctrain.data.virtual import check_virtual
 from hpctrain.errors import UserError, nearest
 from hpctrain.tools.cutting.raw import has_references, read_whole, same
 from hpctrain.tools.inspecting.contents import place_of
@@ -37,6 +38,7 @@ class CutDataset:
     template: int
     row_bytes: int
     chunk_rows: int | None
+    stored_bytes: int = 0  # on disk, over all files; uncompressed where it stands in other files
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,9 @@ class _Seen:
     type: h5py.h5t.TypeID
     dtype: np.dtype
     bytes: int
+    stored: int  # of them on disk; of virtual ones none
+    chunk_rows: int | None
+    meaning: dict[str, str]  # attributes that say what the numbers are
     problem: str | None
 
 
@@ -162,9 +167,19 @@ def _see(dataset: h5py.Dataset) -> _Seen:
     kind = dataset.id.get_type().copy()
     size = kind.get_size() * int(np.prod(shape[1:], dtype=np.int64))
     check_filters(dataset, repr(dataset.name))
-    problem = "references into the file itself" if has_references(dataset.dtype) else None
+    if dataset.is_virtual:
+        check_virtual(dataset, repr(dataset.name))  # else HDF5 would give fill values for what is missing
     return _Seen(
-        shape[0] if shape else None, is_null, shape[1:], kind, dataset.dtype, size * (shape or (1,))[0], problem
+        shape[0] if shape else None,
+        is_null,
+        shape[1:],
+        kind,
+        dataset.dtype,
+        size * (shape or (1,))[0],
+        0 if dataset.is_virtual else dataset.id.get_storage_size(),
+        dataset.chunks[0] if dataset.chunks and not dataset.is_virtual else None,
+        {key: str(np.asarray(dataset.attrs[key]).tolist()) for key in _MEANING if key in dataset.attrs},
+        "references into the file itself" if has_references(dataset.dtype) else None,
     )
 
 
@@ -222,24 +237,16 @@ def _cut(name: str, paths: Sequence[str], seen: list[_Seen], rows: tuple[int, ..
                 allowed="the same shape and type of a row in all files",
                 hint="cut them apart, or bring them to one type first",
             )
-    chunks = []
-    meaning: list[dict[str, object]] = []
-    for path, one in zip(paths, seen, strict=True):
-        if not one.rows:
-            continue
-        with open_file(path) as file:
-            dataset = file[name]
-            chunks.append(dataset.chunks[0] if dataset.chunks and not dataset.is_virtual else None)
-            meaning.append({key: np.asarray(dataset.attrs[key]).tolist() for key in _MEANING if key in dataset.attrs})
-        if repr(meaning[-1]) != repr(meaning[0]):
+        if one.rows and one.meaning != first.meaning:
             raise UserError(
                 f"the files do not fit together: the numbers of {name!r} do not mean the same in all of them",
-                found=f"{meaning[0]} in {paths[template]}, but {meaning[-1]} in {path}",
+                found=f"{first.meaning} in {paths[template]}, but {one.meaning} in {path}",
                 allowed="the same " + ", ".join(_MEANING) + " in all files",
                 hint="unpack the numbers first, or cut the files apart",
             )
     row_bytes = first.type.get_size() * int(np.prod(first.shape, dtype=np.int64))
-    return CutDataset(name, rows, first.shape, _type(first.dtype), template, row_bytes, chunks[0])
+    stored = sum(one.stored or one.bytes for one in seen)
+    return CutDataset(name, rows, first.shape, _type(first.dtype), template, row_bytes, first.chunk_rows, stored)
 
 
 def _type(dtype: np.dtype) -> str:

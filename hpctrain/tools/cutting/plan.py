@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hpctrain.data.manifest import FORMAT, MANIFEST, VERSION, Manifest, ShardedDataset, ShardFile, checksum
+from hpctrain.data.manifest import FORMAT, MANIFEST, VERSION, Manifest, ShardedDataset, ShardFile, SourceFile, checksum
 from hpctrain.errors import UserError
 from hpctrain.files import atomic_text, cannot_write, sync_folder
 from hpctrain.tools.cutting.layout import Layout
@@ -45,6 +45,15 @@ class Plan:
     def rows(self, index: int) -> range:
         """Return the rows of a shard."""
         return range(self.cuts[index], self.cuts[index + 1])
+
+    def sources_of(self, index: int) -> list[SourceFile]:
+        """Return the files that a shard's rows come from."""
+        rows, first, found = self.rows(index), 0, []
+        for source in self.layout.sources:
+            if first < rows.stop and rows.start < first + source.rows:
+                found.append(source)
+            first += source.rows
+        return found
 
     def manifest(self, finished: list[tuple[int, str]]) -> Manifest:
         """Return the manifest, given size and checksum of each shard."""

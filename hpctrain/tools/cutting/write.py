@@ -17,7 +17,7 @@ import h5py
 from hpctrain.data.files import open_file
 from hpctrain.errors import UserError
 from hpctrain.files import atomic_write
-from hpctrain.tools.cutting.layout import CutDataset, Layout
+from hpctrain.tools.cutting.layout import Layout
 from hpctrain.tools.cutting.plan import Plan
 from hpctrain.tools.cutting.raw import copy_attributes, read_rows, write_rows
 
@@ -208,15 +208,3 @@ def _wording_errors(path: Path) -> Iterator[None]:
         raise UserError(
             "HDF5 cannot read the rows that are to be cut", found=text.splitlines()[0], hint="is a source file damaged?"
         ) from None
-
-
-def estimated_bytes(layout: Layout, cut: tuple[CutDataset, ...] | None = None) -> int:
-    """Return about how many bytes the shards will take: what the datasets take in the sources, compressed."""
-    total = 0
-    for number, source_file in enumerate(layout.sources):
-        with open_file(source_file.path) as source:
-            for dataset in cut or layout.cut:
-                found = source[dataset.path]
-                stored = 0 if found.is_virtual else found.id.get_storage_size()
-                total += stored or layout.sources[number].rows * dataset.row_bytes * found.is_virtual
-    return total

@@ -18,6 +18,7 @@ import numpy as np
 from hpctrain.data.datasets import type_name
 from hpctrain.data.files import open_file
 from hpctrain.data.filters import is_available
+from hpctrain.data.virtual import check_virtual
 from hpctrain.errors import UserError
 
 LOOKED_AT = 256  # files, or groups that are alike, at most
@@ -75,6 +76,7 @@ class Entry:
     virtual: bool = False
     packed: dict[str, float] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)  # of an enumeration's values
+    problem: str | None = None  # why the values cannot be read
 
     @property
     def grouped(self) -> bool:
@@ -94,7 +96,7 @@ class Entry:
     @property
     def readable(self) -> bool:
         """Whether the values can be read here."""
-        return all(step.installed for step in self.filters)
+        return self.problem is None and all(step.installed for step in self.filters)
 
     def signature(self) -> tuple:
         """Return what files that are alike have in common: all but the number of rows."""
@@ -321,7 +323,19 @@ def entry_of(dataset: h5py.Dataset, name: str) -> Entry:
         dataset.is_virtual,
         _packed(dataset),
         {value: key for key, value in (h5py.check_enum_dtype(dataset.dtype) or {}).items()},
+        _problem(dataset, name),
     )
+
+
+def _problem(dataset: h5py.Dataset, name: str) -> str | None:
+    """Return what is missing of a virtual dataset: HDF5 would give fill values in its place."""
+    if dataset.is_virtual:
+        try:
+            check_virtual(dataset, repr(name))
+        except UserError as error:
+            found = re.search(r"found:\s*(.*)", error.message)
+            return found[1] if found else error.message.splitlines()[0]
+    return None
 
 
 def _kind(dtype: np.dtype) -> str:

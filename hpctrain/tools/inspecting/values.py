@@ -81,7 +81,7 @@ def summarise(entry: Entry, limits: Limits, by_column: bool = False) -> dict[str
     total = total * entry.count // max(len(entry.places), 1)
     if entry.kind == "other" or not entry.readable:
         missing = [str(step) for step in entry.filters if not step.installed]
-        return {"": Summary(total=total, problem=", ".join(missing) or "no numbers")}
+        return {"": Summary(total=total, problem=entry.problem or ", ".join(missing) or "no numbers")}
     if entry.kind == "text":
         return {"": _texts(entry, total, limits)}
     if entry.kind == "record":
