@@ -10,7 +10,7 @@ import numpy as np
 from hpctrain.data.fields.categories import Categories
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.data.sharding import Split
-from hpctrain.data.splits import RowSplit
+from hpctrain.data.splits import CodedSplit, RowSplit
 from hpctrain.data.values import bad_label, counts
 from hpctrain.errors import UserError
 
@@ -97,6 +97,8 @@ class DataFacts:
         rows |= {part: len(source) for part, source in sources.items() if part != "train"}
         labels = _labels(list(sources.values())) if train.target_kind == "class" else {}
         prints = {part: source.fingerprint() for part, source in sources.items()}
+        if isinstance(split, CodedSplit):
+            prints["train"]["split"] = split.digest
         form = train.format
         weighted = form.weight_shape is not None
         return cls(

@@ -6,6 +6,7 @@ part of any row on any rank.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
@@ -59,6 +60,11 @@ class CodedSplit:
         packed = self._packed[lo // 4 : -(-hi // 4)]
         codes = (packed[:, None] >> np.arange(0, 8, 2, dtype=np.uint8)) & np.uint8(3)
         return codes.reshape(-1)[lo % 4 : lo % 4 + hi - lo]
+
+    @property
+    def digest(self) -> str:
+        """A hash of every row's part: what a resumed run must find again."""
+        return hashlib.sha256(self._packed.tobytes()).hexdigest()[:16]
 
     @property
     def nbytes(self) -> int:

@@ -6,6 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
+from hpctrain.data.facts import DataFacts
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.data.sharding import TEST, TRAIN, UNUSED, VALIDATION, Split
 from hpctrain.data.splits import CodedSplit, largest_remainders, split_rows
@@ -140,6 +141,13 @@ def test_files_stay_together(source, seed):
     assert all(len(np.unique(part[lo:hi])) <= 1 for lo, hi in zip(bounds, bounds[1:], strict=False))
     assert min(split.counts) > 0
     assert sum(split.counts) == ROWS
+
+
+def test_a_resumed_run_must_find_the_same_parts(source):
+    splits = [split_rows(source, seed, 0.2, 0.2, by="group", group="person") for seed in (1, 1, 2)]
+    prints = [DataFacts.collect(source, split=split).fingerprint for split in splits]
+    assert prints[0] == prints[1] != prints[2]
+    assert "split" not in DataFacts.collect(source, split=split_rows(source, 1, 0.2)).fingerprint["train"]
 
 
 def test_index_datasets_count_within_their_file(source, paths):

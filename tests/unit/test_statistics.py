@@ -152,6 +152,10 @@ def test_sizes_of_one_hot_columns_are_found_in_the_training_part(data):
     with Hdf5Source(paths, "x", "y") as source:
         find_sizes(source, split, preparation.inputs, {})
     assert preparation.inputs.out_shape == (4 + x[train, 2].max(),)
+    for number, text in ((1e7, "10000000 is the largest"), (-1, "a number below 0")):
+        preparation = Preparation.of([Fill(value=number, columns=(3,)), OneHot(columns=(3,))], None, (4,), (2,))
+        with Hdf5Source(paths, "x", "y") as source, pytest.raises(UserError, match=text):
+            find_sizes(source, split, preparation.inputs, {})
     with pytest.raises(UserError, match=r"data.prepare.1 \(one_hot\) finds its size in numbers that data.prepare.0"):
         Preparation.of([Standardise(), OneHot(columns=(2,))], None, (4,), (2,))
 

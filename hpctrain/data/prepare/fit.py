@@ -20,6 +20,7 @@ from hpctrain.errors import UserError
 from hpctrain.kernels.statistics import COUNT, MAXIMUM, MINIMUM
 
 BLOCK_ROWS = 4096
+_MOST_KINDS = 4096  # of a one-hot column whose size nobody has given
 _BLOCK_BYTES = 32 << 20  # of float64: fewer rows, a power of two, where examples are large
 _HEADER, _NODE = 111, 112  # message tags
 _TREE = 20  # levels of a tree of a million blocks
@@ -113,6 +114,14 @@ def find_sizes(source: Rows, split: Parts, chain: Chain, known: Mapping[int, int
             column = bound.elements.name(int(moments.minimum.argmin()))
             raise UserError(f"{bound.where} (one_hot): {column} has a number below 0", found=f"{low:.10g}")
         sizes = np.floor(moments.maximum) + 1
+        if (most := sizes.max()) > _MOST_KINDS:
+            column = bound.elements.name(int(sizes.argmax()))
+            raise UserError(
+                f"{bound.title}: {column} has too many numbers to become columns of 0 and 1",
+                found=f"{most - 1:.10g} is the largest",
+                allowed=f"0 to {_MOST_KINDS - 1:,}",
+                hint=f"number its kinds from 0 without gaps; {bound.where}.size overrides this",
+            )
         bound.fit({"size": [known.get(column, sizes[at]) for at, column in enumerate(bound.elements.columns)]})
 
 
