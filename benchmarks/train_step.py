@@ -105,7 +105,7 @@ class Ours:
 class Peer:
     """PyTorch in a process of its own; every rank has one."""
 
-    def __init__(self, python: Path) -> None:
+    def __init__(self, python: Path, script: Path = PEER) -> None:
         # The peer must not take itself for a rank of our MPI world.
         environment = {
             name: value
@@ -113,7 +113,7 @@ class Peer:
             if not name.startswith(("PMI_", "PMIX_", "OMPI_", "MPI_", "HYDRA_", "HYDI_"))
         }
         self._process = subprocess.Popen(
-            [python, PEER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
+            [python, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
         )
 
     def ask(self, verb: str, **options: Any) -> Any:

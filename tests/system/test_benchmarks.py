@@ -45,6 +45,21 @@ def test_a_mistake_is_told_once(option, value):
     assert "Traceback" not in done.output
 
 
+def test_hdf5_read_compares_with_the_page_cache(tmp_path):
+    file = tmp_path / "records.json"
+    script, options = ROOT / "benchmarks" / "hdf5_read.py", ("--pairs", "1", "--seconds", "0.05", "--json", file)
+    done = mpirun(0, script, "--mb", "16", "--layouts", "contiguous,chunked", *options, timeout=90, cwd=tmp_path)
+    assert done.returncode == 0, done.output
+    records = json.loads(file.read_text())
+    cases = [("contiguous", "none"), ("contiguous", "chunks"), ("contiguous", "global")]
+    cases += [("chunked", "none"), ("chunked", "chunks")]
+    assert [(record["layout"], record["shuffle"]) for record in records] == cases
+    for record in records:
+        assert record["peer"] == "page cache"
+        assert record["ratio"] == pytest.approx(record["peer_s"] / record["ours_s"])
+    assert [path.name for path in tmp_path.iterdir()] == ["records.json"]
+
+
 def test_help_teaches_by_example():
     done = mpirun(2, SCRIPT, "--help", timeout=60)
     assert done.returncode == 0
