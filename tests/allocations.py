@@ -13,7 +13,7 @@ from numba.core.runtime import _nrt_python, rtsys
 from hpctrain.comm.group import Group
 from hpctrain.data.format import RowFormat
 from hpctrain.data.loader import BatchLoader
-from hpctrain.data.shard import MemoryShard
+from hpctrain.data.shard import MemoryShard, Shard
 from hpctrain.data.sharding import row_range
 from hpctrain.monitor.base import Monitor
 from hpctrain.nn import LAYERS
@@ -71,16 +71,21 @@ def count_allocations(
     rows: int,
     shuffle: str,
     collective: str,
+    shard: Shard | None = None,
     **options: Any,
 ) -> Counter:
-    """Train for `WARM + COUNTED` steps and more, and return what was counted; `options` are those of the trainer."""
+    """Train for `WARM + COUNTED` steps and more, and return what was counted; `options` are those of the trainer.
+
+    shard  where the rows come from; default: memory
+    """
     form = RowFormat(input_shape, "class")
     batches = 8  # an epoch: several of them are counted, and several windows of two steps
     lo, hi = row_range(batches * rows, group.rank, group.size)
     starts = np.array([row_range(batches * rows, rank, group.size)[0] for rank in range(group.size)] + [batches * rows])
-    random = np.random.default_rng(group.rank)
-    inputs = random.normal(size=(hi - lo, *input_shape)).astype(np.float32)
-    shard = MemoryShard(form, inputs, random.integers(0, 3, hi - lo), starts, lo)
+    if shard is None:
+        random = np.random.default_rng(group.rank)
+        inputs = random.normal(size=(hi - lo, *input_shape)).astype(np.float32)
+        shard = MemoryShard(form, inputs, random.integers(0, 3, hi - lo), starts, lo)
     model = Model(layers, input_shape, SoftmaxCrossEntropy(), "class", allocate=group.allocate)
     model.table = update_table(model.layout, dict.fromkeys((slot.name for slot in model.layout), True), (), False)
     model.initialize()
@@ -88,7 +93,7 @@ def count_allocations(
     strategy = AllReduce(collective=collective).bind(group, model, optimizer, Clip(value=1.0, norm=1.0))
     window = 2 * rows * (form.row_bytes + 32)
     unit = options.get("micro_batch", 1) if len(model.state_layout) else 1
-    loader = BatchLoader(group, shard, rows, 0, shuffle, window_bytes=window, unit=unit)
+    loader = BatchLoader(group, shard, rows, 0, shuffle, window_bytes=window, unit=unit, buffer_bytes=8 * window)
     for part in (model, strategy, loader):
         part.warm_up()
     counter = Counter()

@@ -1,5 +1,6 @@
 """A running step allocates nothing: no numpy array, no array within a kernel, only small Python objects."""
 
+import h5py
 import numba
 import numpy as np
 import pytest
@@ -7,6 +8,10 @@ from allocations import CNN, COUNTED, DENSE, MLP, count_allocations, layers
 from numba.core.runtime import _nrt_python, rtsys
 
 from hpctrain.comm.single_group import SingleGroup
+from hpctrain.data import load
+from hpctrain.data.hdf5 import Hdf5Source
+from hpctrain.data.needs import Demand
+from hpctrain.data.ways import MAPPED, STREAMED, Ways
 from hpctrain.training.trainer import Trainer
 
 ROWS = 4096
@@ -27,6 +32,20 @@ def test_a_step_makes_no_array(network, shape, options, shuffle, collective):
     assert sorted(found.steps)[COUNTED // 2] < SMALLEST / 8  # a batch and its views
     assert max(found.steps) < SMALLEST / 2  # and the views of the next steps' rows, at the begin of a window
     assert found.kept < SMALLEST
+
+
+@pytest.mark.parametrize(("way", "shuffle"), [(MAPPED, "global"), (STREAMED, "chunks")])
+def test_a_step_makes_no_array_of_rows_that_are_read_meanwhile(tmp_path, monkeypatch, way, shuffle):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.random.default_rng(0).normal(size=(8 * ROWS, 20)).astype("f4")
+        file["y"] = np.arange(8 * ROWS) % 3
+    monkeypatch.setattr(load, "choose", lambda *_: Ways({"train": way}, shuffle, ()))
+    data = load.load(SingleGroup(), Hdf5Source([str(tmp_path / "a.h5")], "x", "y"), demand=Demand(shuffle, batch=ROWS))
+    found = count(MLP, (20,), shuffle, shard=data.train)
+    data.close()
+    assert sorted(found.steps)[COUNTED // 2] < SMALLEST / 2  # what the other thread makes counts, too
+    assert max(found.steps) < 4 * 20 * ROWS / 2  # half of a batch
+    assert found.kept < 4 * 20 * ROWS / 8  # open files and tables of chunks
 
 
 def test_kernels_make_no_array():
