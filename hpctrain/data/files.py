@@ -16,6 +16,14 @@ from hpctrain.errors import UserError, nearest
 BUILTIN = "builtin:"
 ENDINGS = (".h5", ".hdf5", ".nc", ".he5")  # of the files that a folder stands for
 _BUILTIN_FOLDER = Path(__file__).parent / "builtin"
+# How files of other kinds begin, and what turns them into HDF5.
+_CONVERTED = {
+    b"CDF": "this is netCDF 3: nccopy -k netCDF-4 OLD.nc NEW.nc makes HDF5 of it",
+    b"\x0e\x03\x13\x01": "this is HDF4: h4toh5 makes HDF5 of it",
+    b"\x93NUMPY": "this is a numpy array: h5py writes it to HDF5, file[\"x\"] = numpy.load(\"x.npy\")",
+    b"PK\x03\x04": "this is a zip file, as numpy's .npz: write its arrays to HDF5 with h5py",
+    b"MATLAB 5.0": "this is a MATLAB file of before 7.3: save it with the option -v7.3",
+}
 _LISTED = 10  # files in a message
 _LOOKED_AT = 1000  # files of a folder, at most, that are opened to see what they are
 
@@ -151,11 +159,12 @@ def check_file(path: str) -> None:
         raise UserError(f"the data file is empty (0 bytes): {path}", hint="write or copy it again")
     if not h5py.is_hdf5(path):
         with open(path, "rb") as file:
-            start = file.read(8)
+            start = file.read(16)
         raise UserError(
             f"not an HDF5 file: {path}",
             found=f"it starts with {start!r}",
             allowed="a file written by HDF5 (h5py, MATLAB v7.3, netCDF-4, ...)",
+            hint=next((hint for magic, hint in _CONVERTED.items() if start.startswith(magic)), None),
         )
 
 

@@ -54,6 +54,8 @@ class TestFiles:
         refused("0 bytes", expand, "empty.h5", tmp_path)
         (tmp_path / "text.h5").write_text("a,b\n1,2\n")
         assert "b'a,b" in refused("not an HDF5 file", expand, "text.h5", tmp_path)
+        (tmp_path / "old.nc").write_bytes(b"CDF\x01" + bytes(20))
+        assert "nccopy" in refused("not an HDF5 file", expand, "old.nc", tmp_path)
         assert "builtin:digits" in refused("built-in", expand, "builtin:digit", tmp_path)
 
     def test_a_file_without_permission_is_refused(self, tmp_path, monkeypatch):
