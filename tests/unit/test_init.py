@@ -175,6 +175,30 @@ def test_several_columns_make_a_table(tmp_path: Path) -> None:
     assert found == {"input": ["heat", "pressure"], "target": "label"}
 
 
+def test_several_labels_an_example_are_numbers_to_predict(tmp_path: Path) -> None:
+    path = write_arrays(tmp_path / "a.h5", x=X, labels=np.arange(360).reshape(120, 3) // 7 % 2)
+    assert resolve(job_of(tmp_path, [path])).facts.target_shape == (3,)
+    assert resolve(job_of(tmp_path, [path])).facts.target_kind == "real"
+
+
+def test_one_class_alone_makes_a_job_too(tmp_path: Path) -> None:
+    path = write_arrays(tmp_path / "a.h5", x=X, labels=np.zeros(120, "i4"))
+    resolve(job_of(tmp_path, [path]))
+
+
+def test_labels_that_lie_across_are_no_series(tmp_path: Path) -> None:
+    """As MATLAB writes them: (columns, rows)."""
+    path = write_arrays(tmp_path / "a.h5", X=X.T, y=np.ones((1, 120)))
+    with pytest.raises(UserError, match="no inputs with targets"):
+        tool.init([str(path)])
+
+
+def test_texts_that_are_all_different_are_no_classes(tmp_path: Path) -> None:
+    names = np.array([f"event {i}" for i in range(1200)], object)
+    found = data_of(tmp_path, x=np.zeros((1200, 4)), label=names, group=np.arange(1200) % 2)
+    assert found["target"] == "group"
+
+
 def test_whole_numbers_that_are_too_many_for_classes_are_predicted_as_numbers(tmp_path: Path) -> None:
     path = write_arrays(tmp_path / "a.h5", x=X, target=np.arange(120) * 50 - 3000)
     job = tomllib.loads(tool.init([str(path)]))

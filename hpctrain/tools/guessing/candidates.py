@@ -50,13 +50,13 @@ class Candidate:
         return self.is_number and not self.sounds_like_target and not is_neither(self.path)
 
     def classes(self) -> int | None:
-        """Return largest label + 1 (different texts, for text) where it can hold class labels, else None."""
+        """Return largest label + 1 (of text: different texts), 2 or more, where it can hold class labels, else None."""
         summary = self.survey.summary(self.entry)
         if self.entry.kind == "text":
-            return summary.distinct if summary.distinct and summary.distinct <= MANY_CLASSES else None
+            return max(summary.distinct, 2) if summary.distinct and summary.distinct <= MANY_CLASSES else None
         if not self.is_whole or not summary.read or math.isnan(summary.minimum) or summary.minimum < -1:
             return None
-        count = int(summary.maximum) + 1
+        count = max(int(summary.maximum) + 1, 2)
         return count if summary.classes is not None or count <= min(MANY_CLASSES, summary.read // 4) else None
 
     def has_few_classes(self) -> bool:

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hpctrain.errors import UserError
 from hpctrain.tools.guessing.candidates import Candidate
 from hpctrain.tools.guessing.guess import Guess
 from hpctrain.tools.guessing.inputs import choose_inputs
-from hpctrain.tools.guessing.names import IMAGES, RUNS, fits, words
+from hpctrain.tools.guessing.names import IMAGES, RUNS, fits, is_target, words
 from hpctrain.tools.guessing.prepare import choose_preparation
 from hpctrain.tools.guessing.survey import Survey
 from hpctrain.tools.guessing.target import Target, choose_target
 from hpctrain.tools.inspecting.contents import Entry, FileSet
 
 _WINDOW = 48  # rows of a window over a series that is long enough
+_SHORTEST_SERIES = 16
 _FEWEST_FILES = 3  # that look like one example each, where they could also hold rows
 _LARGE = 8  # places along an edge of an image
 _LISTED = 20
@@ -123,12 +125,13 @@ def _series(files: FileSet, survey: Survey) -> Guess | None:
         if entry.kind == "number" and entry.dtype.kind == "f" and 1 <= len(entry.shape) <= 2 and not entry.grouped
     ]
     series = [one for one in series if one.is_input]
-    if len(series) != 1:
+    # What is named like targets, but has no examples that fit, is no series whose next row is wanted.
+    if len(series) != 1 or any(is_target(entry.name) for entry in files.entries):
         return None
     one = series[0]
     shortest = min((rows for rows in one.entry.rows if rows), default=0)
     length = min(_WINDOW, shortest // 4)
-    if length < 2:
+    if shortest < _SHORTEST_SERIES or shortest < one.size:
         return None
     windows: dict[str, object] = {"length": length, "horizon": 1, "stride": 1}
     runs = [
@@ -167,6 +170,9 @@ def _put_together(
     inputs, other_inputs = choose_inputs(candidates, target)
     if inputs is None:
         return None
+    if target.kind == "class" and target.shape and inputs.shape[: len(target.shape)] != target.shape:
+        # Several labels an example that are not one for each place: numbers to predict.
+        target = replace(target, kind="real", classes=None, as_real=True, ignore=None)
     data: dict[str, object] = {**keys, "input": inputs.expression}
     if inputs.combine:
         data["combine"] = inputs.combine

@@ -39,7 +39,7 @@ class Target:
 
 def choose_target(candidates: Sequence[Candidate]) -> tuple[Target | None, list[Candidate]]:
     """Return the targets, None where nothing tells them, and other datasets that could be targets."""
-    named = [one for one in candidates if one.sounds_like_target and (one.is_number or one.entry.kind == "text")]
+    named = [one for one in candidates if one.sounds_like_target and (one.is_number or _names_classes(one))]
     if named:
         # Where several are named so: the name that says it most plainly, labels before numbers, the smallest.
         best = sorted(named, key=lambda one: (-one.sounds_like_target, one.classes() is None, one.size))
@@ -52,7 +52,7 @@ def choose_target(candidates: Sequence[Candidate]) -> tuple[Target | None, list[
         if one.entry.kind == "record" and (target := _field(one)):
             return target, []
     inputs = [one for one in candidates if one.is_number and not is_neither(one.path)]
-    labels = [one for one in inputs if one.is_whole and not one.shape and _has_few(one)]
+    labels = [one for one in inputs if one.is_whole and one.shape in ((), (1,)) and _has_few(one)]
     if len(labels) == 1 and len(inputs) > 1:
         return _whole(labels[0], "it is the one dataset of whole numbers with few values, one an example"), []
     largest = max((one.size for one in inputs), default=0)
@@ -61,6 +61,11 @@ def choose_target(candidates: Sequence[Candidate]) -> tuple[Target | None, list[
         small.sort(key=lambda one: one.size)
         return _whole(small[0], "it is small beside the others, whose names say nothing"), small[1:]
     return None, []
+
+
+def _names_classes(one: Candidate) -> bool:
+    """Return whether a dataset holds texts of which few are different."""
+    return one.entry.kind == "text" and one.entry.readable and one.classes() is not None
 
 
 def _has_few(one: Candidate) -> bool:
