@@ -20,7 +20,7 @@ from hpctrain.data.format import Arrays, RowFormat
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.data.mapped import FileMaps, MappedShard
 from hpctrain.data.mapping import MappedRows
-from hpctrain.data.needs import Demand, needs_of
+from hpctrain.data.needs import Demand, Described, all_needs
 from hpctrain.data.parts import PartRows, cut_parts
 from hpctrain.data.shard import Dataset, MemoryShard, Shard
 from hpctrain.data.sharding import Split, row_range
@@ -94,7 +94,10 @@ def load(
     with group.agreed():
         if group.rank == 0:
             plans = _plans(sources, split, seed)
-            ways = _choose(sources, plans, distribute, demand, limit, group.size)
+            described = [
+                (sources[name], plan.split, plan.parts) for name, plan in zip(PARTS, plans, strict=True) if plan
+            ]
+            ways = choose_ways(described, distribute, demand, limit, group.size)
             plans = [plan and _detailed(plan, sources[name], ways) for name, plan in zip(PARTS, plans, strict=True)]
     plans, ways = group.broadcast_object((plans, ways))
     if distribute == "shared":
@@ -129,22 +132,9 @@ def _plans(
     return plans
 
 
-def _choose(
-    sources: dict[str, Hdf5Source | None],
-    plans: list[_Plan | None],
-    distribute: str,
-    demand: Demand,
-    limit: int,
-    size: int,
-) -> Ways:
-    """Choose the ways of all parts, on rank 0; what takes a look into the files is asked only where it matters."""
-    described = [(sources[name], plan) for name, plan in zip(PARTS, plans, strict=True) if plan is not None]
-    for is_close in (False, True):
-        needs = [
-            needs_of(source, plan.split, plan.parts, distribute, demand, size, is_close) for source, plan in described
-        ]
-        if sum(need.loading + sum(need.memory.values()) for need in needs) <= limit:
-            break
+def choose_ways(described: list[Described], distribute: str, demand: Demand, limit: int, size: int) -> Ways:
+    """Choose the ways of all parts; what takes a look into the files is asked only where it matters."""
+    needs = all_needs(described, distribute, demand, size, limit)
     return choose(needs, limit, demand.shuffle, demand.may_change, size)
 
 

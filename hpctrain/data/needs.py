@@ -10,7 +10,7 @@ from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.data.loader import BUFFER_BYTES, exchange_bytes, pool_rows
 from hpctrain.data.mapped import mapped_bytes
 from hpctrain.data.scatter import loading_bytes
-from hpctrain.data.sharding import Split
+from hpctrain.data.splits import RowSplit
 from hpctrain.data.stream import stream_bytes
 from hpctrain.data.ways import Needs
 
@@ -31,8 +31,26 @@ class Demand:
     buffer_bytes: int = BUFFER_BYTES
 
 
+Described = tuple[Hdf5Source, RowSplit, dict[str, int]]
+"""A source, which rows of it are which part's, and the parts (name -> code) that come from it."""
+
+
+def all_needs(described: list[Described], distribute: str, demand: Demand, size: int, limit: int) -> list[Needs]:
+    """Return what each source's parts take; what takes a look into the files only where memory is not enough."""
+    needs = [needs_of(*each, distribute, demand, size, is_close=False) for each in described]
+    if sum(need.loading + sum(need.memory.values()) for need in needs) <= limit:
+        return needs
+    return [needs_of(*each, distribute, demand, size, is_close=True) for each in described]
+
+
 def needs_of(
-    source: Hdf5Source, split: Split, parts: dict[str, int], distribute: str, demand: Demand, size: int, is_close: bool
+    source: Hdf5Source,
+    split: RowSplit,
+    parts: dict[str, int],
+    distribute: str,
+    demand: Demand,
+    size: int,
+    is_close: bool,
 ) -> Needs:
     """Return what a source's parts (name -> code in the split) take on rank 0, which needs most.
 

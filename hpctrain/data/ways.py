@@ -49,7 +49,12 @@ def budget(group: Group, memory: int | None) -> int:
     """
     if memory is not None:
         return memory
-    return min(group.all_gather_objects(int(_SHARE_OF_AVAILABLE * available_bytes() / group.local_size)))
+    return min(group.all_gather_objects(share_of_available(group.local_size)))
+
+
+def share_of_available(ranks: int) -> int:
+    """Return the bytes that data may take on each of so many ranks of this machine, where the job does not say."""
+    return int(_SHARE_OF_AVAILABLE * available_bytes() / ranks)
 
 
 def sees_files(group: Group, files: list[str] | None) -> bool:

@@ -10,10 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hpctrain.data.hdf5 import Hdf5Source
+from hpctrain.data.load import PARTS
 from hpctrain.data.loader import exchange_bytes
+from hpctrain.data.needs import all_needs
 from hpctrain.data.prepare.fit import fitting_bytes
 from hpctrain.data.scatter import loading_bytes
-from hpctrain.data.sharding import row_range
+from hpctrain.data.sharding import Split, row_range
+from hpctrain.data.ways import MAPPED, MEMORY, STREAMED, Needs, choose, share_of_available
 from hpctrain.job import Job
 from hpctrain.kernels.jit import cache_dir
 from hpctrain.memory import taken_bytes
@@ -21,6 +24,7 @@ from hpctrain.nn import flat
 from hpctrain.nn.compose import compile_plan
 from hpctrain.nn.graph import Graph, build_graph
 from hpctrain.nn.plan import Plan, Value, make_plan
+from hpctrain.run.handing_out import demand_of
 from hpctrain.run.master import Prepared
 from hpctrain.run.network import network
 from hpctrain.training.evaluate import rows_a_pass
@@ -82,7 +86,7 @@ def estimate(prepared: Prepared, ranks: int, base: tuple[int, int]) -> MemoryEst
     code = _ENGINE_BYTES + kernels * _KERNEL_BYTES
     sources = {part: source for part in facts.rows if (source := prepared.source(part)) is not None}
     held, passing = zip(*(_data(prepared, sources, ranks, rank) for rank in (0, min(1, ranks - 1))), strict=True)
-    exchange = _exchange(prepared, sources["train"], graph, ranks)
+    exchange = _exchange(prepared, sources, graph, ranks)
     sizes = graph.layout().size, graph.state_layout().size
     summed = sum(sizes) + flat.TAIL
     both = {
@@ -116,27 +120,54 @@ def _data(prepared: Prepared, sources: dict[str, Hdf5Source], ranks: int, rank: 
     """Return what a rank's rows take, and what reading them takes for a while."""
     job = prepared.job
     split = tuple(count / prepared.split.rows for count in prepared.split.counts[1:])
-    distribute = "shared" if job.data.distribute == "auto" else job.data.distribute
+    distribute, needs, ways = _ways(prepared, sources, ranks)
+    reads = distribute == "shared" or rank == 0
     held = prepared.split.nbytes + sum(chain.kept_bytes for _, chain in prepared.preparation.chains())
     passing = 0
-    if distribute == "shared" or rank == 0:
+    if reads:
         passing = max((fitting_bytes(chain) for _, chain in prepared.preparation.chains()), default=0)
-    for part, source in sources.items():
-        lo, hi = row_range(len(source), rank, ranks)
-        held += (hi - lo) * source.format.row_bytes
-        fractions = split if part == "train" else (0.0, 0.0)
-        passing = max(passing, loading_bytes(source, ranks, rank, distribute, fractions))
-    if job.loss.weighs:
+    for (part, source), need in zip(sources.items(), needs, strict=True):
+        chosen = {ways[own] for own in need.memory}
+        if chosen == {MEMORY}:
+            lo, hi = row_range(len(source), rank, ranks)
+            held += (hi - lo) * source.format.row_bytes
+        else:
+            held += sum(size for own, size in need.memory.items() if ways[own] == MEMORY)
+            held += need.mapped if MAPPED in chosen else 0
+            held += need.streamed if STREAMED in chosen and reads else 0
+        if MEMORY in chosen:
+            fractions = split if part == "train" else (0.0, 0.0)
+            passing = max(passing, loading_bytes(source, ranks, rank, distribute, fractions))
+    if job.loss.weighs and ways["train"] == MEMORY:
         train = sources["train"].format
         held += row_range(prepared.facts.rows["train"], rank, ranks)[1] * 4 * train.positions
     return held, passing
 
 
-def _exchange(prepared: Prepared, train: Hdf5Source, graph: Graph, ranks: int) -> int:
+def _ways(prepared: Prepared, sources: dict[str, Hdf5Source], ranks: int) -> tuple[str, list[Needs], dict[str, str]]:
+    """Return how the data will be handed out, what each source needs, and the way of each part, on this machine."""
+    data = prepared.job.data
+    distribute = "shared" if data.distribute == "auto" else data.distribute
+    limit = data.memory_bytes or share_of_available(ranks)
+    codes = {part: code for code, part in enumerate(PARTS) if prepared.split.counts[code]}
+    described = [
+        (source, prepared.split, codes) if part == "train" else (source, Split(len(source), 0), {part: 0})
+        for part, source in sources.items()
+    ]
+    demand = demand_of(prepared)
+    needs = all_needs(described, distribute, demand, ranks, limit)
+    return distribute, needs, choose(needs, limit, demand.shuffle, demand.may_change, ranks).of
+
+
+def _exchange(prepared: Prepared, sources: dict[str, Hdf5Source], graph: Graph, ranks: int) -> int:
+    """Return what batches and their exchange take, where that is not counted with the data."""
+    if _ways(prepared, sources, ranks)[2]["train"] != MEMORY:
+        return 0
     job = prepared.job
     unit = job.run.micro_batch if graph.by_micro_batch else 1
     rows = prepared.facts.rows["train"]
-    return exchange_bytes(train.format, rows, job.run.update_batch, ranks, job.data.shuffle, unit)
+    form = sources["train"].format
+    return exchange_bytes(form, rows, job.run.update_batch, ranks, job.data.shuffle, unit)
 
 
 def _rows(prepared: Prepared, graph: Graph, plan: Plan, ranks: int) -> tuple[int, int]:
