@@ -20,7 +20,7 @@ _BUILTIN_FOLDER = Path(__file__).parent / "builtin"
 _CONVERTED = {
     b"CDF": "this is netCDF 3: nccopy -k netCDF-4 OLD.nc NEW.nc makes HDF5 of it",
     b"\x0e\x03\x13\x01": "this is HDF4: h4toh5 makes HDF5 of it",
-    b"\x93NUMPY": "this is a numpy array: h5py writes it to HDF5, file[\"x\"] = numpy.load(\"x.npy\")",
+    b"\x93NUMPY": 'this is a numpy array: h5py writes it to HDF5, file["x"] = numpy.load("x.npy")',
     b"PK\x03\x04": "this is a zip file, as numpy's .npz: write its arrays to HDF5 with h5py",
     b"MATLAB 5.0": "this is a MATLAB file of before 7.3: save it with the option -v7.3",
 }

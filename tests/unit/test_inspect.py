@@ -152,6 +152,35 @@ def test_only_blocks_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert sum(sizes) == 4_000_000
 
 
+@pytest.mark.parametrize("chunks", [None, (2, 3, 20)])
+def test_rows_larger_than_a_block_are_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunks: tuple | None
+) -> None:
+    volume = np.random.default_rng(0).normal(size=(5, 20, 40))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=volume, chunks=chunks)
+    monkeypatch.setattr(values, "_BLOCK_BYTES", 2000)
+    entry, sizes = entry_of(tmp_path / "a.h5", "x"), []
+    whole = summarise(entry, Limits(None, progress=sizes.append))[""]
+    assert max(sizes) <= 2000
+    assert (whole.read, whole.minimum, whole.maximum) == (4000, volume.min(), volume.max())
+    assert whole.mean == pytest.approx(volume.mean(), rel=1e-12)
+    assert len(values.sample(entry, 2048)) == 1, "a sample is of whole rows, and small"
+
+
+def test_a_sample_is_of_rows_from_all_over(tmp_path: Path) -> None:
+    for name in "ab":
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["x"] = np.arange(10_000.0)[:, None] + [0, 0.5]
+    entry = entry_of(tmp_path / "a.h5", "x", tmp_path / "b.h5")
+    found = values.sample(entry, 100)
+    assert 50 <= len(found) <= 100
+    assert np.all(found[:, 1] == found[:, 0] + 0.5)
+    assert found.min() == 0
+    assert found[:, 0].max() == 9999
+    assert len(values.sample(entry, 10**6)) == 20_000
+
+
 def test_a_chunk_too_large_to_decode_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", data=np.ones((100, 10)), chunks=(100, 10))

@@ -33,14 +33,14 @@ def choose_preparation(
         why.append(f"values are missing ({missing[most]:.2%} of {most!r}): the mean takes their place")
     if _tokens(found, members):
         return
-    inputs = [column for one in members for column in _columns(one, columns if one is target else 0)]
-    if any(_is_far(column) for column in inputs):
+    inputs = [both for one in members for both in _spreads(one, columns if one is target else 0)]
+    if any(_is_far(*both) for both in inputs):
         axis = _axis(found)
         steps.append("standardise" if axis == "column" else {"name": "standardise", "axis": axis})
         why.append("mean 0 and deviation 1 suit networks; these numbers are far from that")
     if steps:
         found.data["prepare"], found.why["prepare"] = steps, "; ".join(why)
-    if found.target_kind == "real" and whole and any(_is_far(column) for column in _columns(target, 0)):
+    if found.target_kind == "real" and whole and any(_is_far(*both) for both in _spreads(target, 0)):
         found.data["prepare_target"] = ["standardise"]
         found.why["prepare_target"] = "the loss is in these units; metrics and predictions are in the targets' own"
 
@@ -59,24 +59,22 @@ def _axis(found: Guess) -> str:
     return "all" if len(found.input_shape) == 2 and found.input_is == "image" else "channel"
 
 
-def _columns(one: Candidate, without: int) -> list[np.ndarray]:
-    """Return sampled numbers: each column of a table, or all that are in larger examples together."""
+def _spreads(one: Candidate, without: int) -> list[tuple[float, float]]:
+    """Return mean and deviation: of each column of a table, but the last ones; of larger examples over all numbers."""
     if one.entry.kind != "number":
         return []
+    if len(one.shape) > 1:
+        summary = one.survey.summary(one.entry)
+        return [(summary.mean, summary.deviation)]
     rows = one.survey.sample(one.entry).reshape(-1, max(one.size, 1))
     packed = one.entry.packed
     for name in ("_FillValue", "missing_value"):
         if name in packed:
             rows = np.where(rows == packed[name], np.nan, rows)
     rows = rows * packed.get("scale_factor", 1.0) + packed.get("add_offset", 0.0)
-    if len(one.shape) > 1:
-        return [rows.reshape(-1)]
-    return [rows[:, index] for index in range(rows.shape[1] - without)]
+    columns = (rows[np.isfinite(rows[:, index]), index] for index in range(rows.shape[1] - without))
+    return [(float(column.mean()), float(column.std())) for column in columns if column.size]
 
 
-def _is_far(values: np.ndarray) -> bool:
-    values = values[np.isfinite(values)]
-    if not values.size:
-        return False
-    mean, deviation = abs(values.mean()), values.std()
-    return bool(mean > _FAR or deviation > _WIDE or 0 < deviation < _NARROW)
+def _is_far(mean: float, deviation: float) -> bool:
+    return abs(mean) > _FAR or deviation > _WIDE or 0 < deviation < _NARROW

@@ -152,6 +152,8 @@ def spread(count: int, most: int) -> list[int]:
     """Return at most so many of the numbers below `count`, evenly spread, the first and the last among them."""
     if count <= most:
         return list(range(count))
+    if most == 1:
+        return [0]
     return sorted({round(index * (count - 1) / (most - 1)) for index in range(most)})
 
 

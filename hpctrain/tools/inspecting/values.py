@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -99,18 +100,22 @@ def summarise(entry: Entry, limits: Limits, by_column: bool = False) -> dict[str
 
 
 def sample(entry: Entry, rows: int) -> np.ndarray:
-    """Return at most so many rows of a dataset of numbers, evenly spread over places and rows, as float64."""
-    places = [index for index in spread(len(entry.places), rows) if entry.shapes[index]]
+    """Return at most so many rows of a dataset of numbers, evenly spread over places and rows, as float64.
+
+    There are fewer where they are large: all together take a few megabytes, but for one row.
+    """
+    most = max(1, min(rows, _BLOCK_BYTES // (8 * max(math.prod(entry.shape[1:]), 1))))
+    places = [index for index in spread(len(entry.places), most) if entry.shapes[index]]
     parts = []
     for index in places:
         path, name = entry.places[index]
         with open_file(path) as file:
             dataset = file[name]
             count = len(dataset)
-            most = min(count, max(1, rows // len(places)))
+            wanted = min(count, max(1, most // len(places)))
             # A few runs of neighbours: rows one by one would decode a chunk each.
-            starts = spread(max(count - most // 4, 1), 4) if most < count else [0]
-            length = most if most == count else max(1, most // 4)
+            length = wanted if wanted == count else max(1, wanted // 4)
+            starts = [0] if wanted == count else spread(count - length + 1, min(4, wanted))
             parts += [np.asarray(dataset[lo : lo + length], np.float64) for lo in starts]
     return np.concatenate(parts) if parts else np.empty((0, *entry.shape[1:]))
 
@@ -130,43 +135,73 @@ def _run(entry: Entry, limits: Limits, take: Callable[[np.ndarray], object]) -> 
 
 def _blocks(entry: Entry, limits: Limits) -> Iterator[np.ndarray]:
     """Yield blocks until all is read or a limit is reached."""
-    pieces = list(_pieces(entry))
+    pieces = _Pieces(entry)
     budget, read, open_path, file = limits.budget_bytes, 0, None, None
     whole = budget is None or entry.raw <= budget
     try:
         for index in range(len(pieces)) if whole else _scattered(len(pieces)):
-            path, name, lo, hi, size = pieces[index]
+            path, name, where, size = pieces[index]
             if read and (limits.is_over() or (not whole and read + size > budget)):
                 return
             if path != open_path:
                 if file is not None:
                     file.close()
-                file, open_path = open_file(path, max(_BLOCK_BYTES, min(size, _LARGEST_CHUNK))), path
-            dataset = file[name]
-            yield dataset[lo:hi] if dataset.shape else np.asarray(dataset[()]).reshape(1)
+                file, open_path = open_file(path, max(_BLOCK_BYTES, pieces.chunk_bytes)), path
+            block = file[name][where]
+            yield block if where else np.asarray(block).reshape(1)
             read += size
     finally:
         if file is not None:
             file.close()
 
 
-def _pieces(entry: Entry) -> Iterator[tuple[str, str, int, int, int]]:
-    """Yield file, path, first and last row and bytes of pieces of a few megabytes that end where chunks end."""
-    for (path, name), shape in zip(entry.places, entry.shapes, strict=True):
-        if shape is None or 0 in shape:
-            continue
-        if not shape:
-            yield path, name, 0, 1, entry.dtype.itemsize
-            continue
-        row_bytes = entry.dtype.itemsize * math.prod(shape[1:])
-        rows = max(1, _BLOCK_BYTES // max(row_bytes, 1))
-        if entry.chunks:
-            rows = max(rows // entry.chunks[0], 1) * entry.chunks[0]
-            if math.prod(entry.chunks) * entry.dtype.itemsize > _LARGEST_CHUNK:
-                raise OSError("its chunks are too large to be decoded for a look")
-        for lo in range(0, shape[0], rows):
-            hi = min(lo + rows, shape[0])
-            yield path, name, lo, hi, (hi - lo) * row_bytes
+class _Pieces:
+    """The pieces of a few megabytes that a dataset is read in, numbered: file, path, slices and bytes of each.
+
+    They end where chunks end.  There is no list of them: a dataset may have millions.
+    """
+
+    def __init__(self, entry: Entry) -> None:
+        self._entry = entry
+        chunks = entry.chunks or ()
+        self.chunk_bytes = math.prod(chunks) * entry.dtype.itemsize if chunks else 0
+        if self.chunk_bytes > _LARGEST_CHUNK:
+            raise OSError("its chunks are too large to be decoded for a look")
+        self._starts = [0]
+        for shape in entry.shapes:
+            count = 0 if shape is None or 0 in shape else math.prod(self._counts(shape))
+            self._starts.append(self._starts[-1] + count)
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __getitem__(self, index: int) -> tuple[str, str, tuple[slice, ...], int]:
+        place = bisect_right(self._starts, index) - 1
+        shape = self._entry.shapes[place]
+        steps = self._steps(shape)
+        numbers = np.unravel_index(index - self._starts[place], self._counts(shape)) if shape else ()
+        where = tuple(
+            slice(int(number) * step, min((int(number) + 1) * step, extent))
+            for number, step, extent in zip(numbers, steps, shape, strict=True)
+        )
+        size = math.prod(part.stop - part.start for part in where) * self._entry.dtype.itemsize
+        return (*self._entry.places[place], where, size)
+
+    def _counts(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the number of pieces along each axis."""
+        return tuple(-(-extent // step) for extent, step in zip(shape, self._steps(shape), strict=True))
+
+    def _steps(self, shape: tuple[int, ...]) -> list[int]:
+        """Return the length of a piece along each axis: the first ones are cut, as far as it takes."""
+        steps, most = list(shape), _BLOCK_BYTES
+        for axis, extent in enumerate(shape):
+            rest = self._entry.dtype.itemsize * math.prod(shape[axis + 1 :])
+            chunk = self._entry.chunks[axis] if self._entry.chunks else 1
+            steps[axis] = min(max(most // max(rest, 1) // chunk, 1) * chunk, extent)
+            if rest <= most:
+                break
+            most //= steps[axis]
+        return steps
 
 
 def _scattered(count: int) -> Iterator[int]:
