@@ -16,6 +16,8 @@ from hpctrain.options import Part
 Fitted = dict[str, np.ndarray]
 """What a step has learned from the training part, by name: float64 arrays (elements.count,)."""
 
+Numbers = np.ndarray | float
+
 Operands = tuple[np.ndarray | float, ...]
 
 FilePath = Annotated[str, Field(min_length=1), AfterValidator(lambda path: os.path.abspath(os.path.expanduser(path)))]
@@ -80,6 +82,38 @@ class Step(Part):
     def invert(self, lines: np.ndarray, operands: Operands) -> None:
         """Turn prepared float64 lines (n, width) back in place; only where `turns_back`."""
         raise TypeError(f"{self.name} cannot be turned back")
+
+
+class Line(Step):
+    """Base of the steps that are a line through each number: y = (x - shift) factor + offset.
+
+    Where it is the last step, it is computed together with the cast to float32.
+    """
+
+    turns_back: ClassVar[bool] = True
+
+    @abstractmethod
+    def line(self, fitted: Fitted) -> tuple[Numbers, Numbers, Numbers]:
+        """Return shift, factor (not 0) and offset, each one number or an array (elements.count,)."""
+
+    def operands(self, elements: Elements, fitted: Fitted) -> Operands:
+        """Return shift, factor and offset, each a line: 0, 1 and 0 where columns are not meant."""
+        shift, factor, offset = self.line(fitted)
+        return elements.spread(shift, 0.0), elements.spread(factor, 1.0), elements.spread(offset, 0.0)
+
+    def apply(self, lines: np.ndarray, operands: Operands) -> None:
+        """Subtract, multiply, add."""
+        shift, factor, offset = operands
+        lines -= shift
+        lines *= factor
+        lines += offset
+
+    def invert(self, lines: np.ndarray, operands: Operands) -> None:
+        """Subtract, divide, add."""
+        shift, factor, offset = operands
+        lines -= offset
+        lines /= factor
+        lines += shift
 
 
 class LearningStep(Step):

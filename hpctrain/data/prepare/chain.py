@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from hpctrain.data.prepare.base import Fitted, Operands, Step
+from hpctrain.data.prepare.base import Fitted, Line, Operands, Step
 from hpctrain.data.prepare.elements import Elements, find_columns
 from hpctrain.data.prepare.one_hot import OneHot
 from hpctrain.errors import UserError
+from hpctrain.kernels.affine import affine_rows
 
+_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 _TILE_BYTES = 512 << 10  # of float64: rows that go through all steps while they are in the processor's cache
 
 
@@ -158,13 +160,35 @@ class Chain:
         rows = max(1, _TILE_BYTES // (8 * self.size))
         raw = raw.reshape(len(raw), *self.shape)
         out = out.reshape(len(raw), -1)
+        if len(self.steps) == 1 and self._ends_in_a_line and raw.dtype in _FLOATS and raw.flags.c_contiguous:
+            self._cast(raw.reshape(len(raw), -1), out)
+            return
         tile = np.empty((min(rows, len(raw)), self.size))
         for lo in range(0, len(raw), rows):
             piece = tile[: min(rows, len(raw) - lo)]
             piece.reshape(-1, *self.shape)[...] = raw[lo : lo + rows]
-            with np.errstate(all="ignore"):
+            if self._ends_in_a_line:
+                self.run(piece, self.steps[:-1])
+                self._cast(piece, out[lo : lo + rows])
+            else:
                 self.run(piece, self.steps)
                 self._write(piece, out[lo : lo + rows])
+
+    @property
+    def _ends_in_a_line(self) -> bool:
+        """Whether the last step can be taken together with the cast to float32."""
+        return isinstance(self.steps[-1].step, Line) and next(self.one_hot(), None) is None
+
+    def _cast(self, rows: np.ndarray, out: np.ndarray) -> None:
+        """Take the last step from rows (n, size) into `out`, float32 (n, size)."""
+        width = self.steps[-1].elements.width
+        affine_rows(rows.reshape(-1, width), *self.steps[-1].operands, out.reshape(-1, width))
+
+    def warm_up(self) -> None:
+        """Compile, or load, the kernels of `apply`."""
+        for kind in _FLOATS if self._ends_in_a_line else ():
+            zero = np.zeros(1)
+            affine_rows(np.zeros((1, 1), kind), zero, zero, zero, np.zeros((1, 1), np.float32))
 
     def run(self, rows: np.ndarray, steps: Sequence[BoundStep]) -> None:
         """Let some of the steps work on float64 rows (n, size) in place; nothing is spread out."""
@@ -175,7 +199,8 @@ class Chain:
     def _write(self, rows: np.ndarray, out: np.ndarray) -> None:
         spread = self._spread_columns()
         if not spread:
-            out[...] = rows
+            with np.errstate(over="ignore"):  # what overflows becomes infinite, and is found then
+                out[...] = rows
             return
         rows, out = rows.reshape(-1, self.shape[-1]), out.reshape(-1, self.out_shape[-1])
         lines = np.arange(len(rows))

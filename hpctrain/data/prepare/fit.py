@@ -79,6 +79,7 @@ def fit(
     A step learns from the numbers as the steps before it leave them, so each that learns takes a pass over the data.
     Raises the same `UserError` on every rank.
     """
+    _compile_once(group, preparation)
     for role, chain in preparation.chains():
         for number, bound in enumerate(chain.steps):
             if bound.fitted is not None:
@@ -90,6 +91,17 @@ def fit(
             with group.agreed():
                 _check(bound, moments)
             bound.fit(bound.step.learn(moments))
+
+
+def _compile_once(group: Group, preparation: Preparation) -> None:
+    """Let one rank a node compile what preparing needs, before all the others ask the cache for it."""
+    if not preparation:
+        return
+    if group.local_rank == 0:
+        moments_of(np.zeros((2, 1)))
+        for _, chain in preparation.chains():
+            chain.warm_up()
+    group.barrier(patient=True)
 
 
 def find_sizes(source: Rows, split: Parts, chain: Chain, known: Mapping[int, int]) -> None:

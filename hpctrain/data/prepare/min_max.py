@@ -7,11 +7,10 @@ from typing import ClassVar
 import numpy as np
 from pydantic import field_validator
 
-from hpctrain.data.prepare.base import Fitted, LearningStep, Moments, Operands
-from hpctrain.data.prepare.elements import Elements
+from hpctrain.data.prepare.base import Fitted, LearningStep, Line, Moments, Numbers
 
 
-class MinMax(LearningStep):
+class MinMax(LearningStep, Line):
     """low + (high - low) (x - min) / (max - min); what lies beyond the training part's range, lies beyond `to` too.
 
     to        [low, high]; numbers that are constant in the training part become low
@@ -19,7 +18,6 @@ class MinMax(LearningStep):
     """
 
     name: ClassVar[str] = "min_max"
-    turns_back: ClassVar[bool] = True
     datasets: ClassVar[tuple[str, ...]] = ("min", "max")
 
     to: tuple[float, float] = (0.0, 1.0)
@@ -37,29 +35,7 @@ class MinMax(LearningStep):
         """Keep the extremes."""
         return {"min": moments.minimum, "max": moments.maximum}
 
-    def operands(self, elements: Elements, fitted: Fitted) -> Operands:
-        """Return what is subtracted, divided by, multiplied by and added: nothing where columns are not meant."""
-        least, span = fitted["min"], fitted["max"] - fitted["min"]
-        low, high = self.to
-        return (
-            elements.spread(least, 0.0),
-            elements.spread(np.where(span > 0, span, 1.0), 1.0),
-            elements.spread(high - low, 1.0),
-            elements.spread(low, 0.0),
-        )
-
-    def apply(self, lines: np.ndarray, operands: Operands) -> None:
-        """Move the range to [low, high]."""
-        least, span, factor, low = operands
-        lines -= least
-        lines /= span
-        lines *= factor
-        lines += low
-
-    def invert(self, lines: np.ndarray, operands: Operands) -> None:
-        """Move [low, high] to the range."""
-        least, span, factor, low = operands
-        lines -= low
-        lines /= factor
-        lines *= span
-        lines += least
+    def line(self, fitted: Fitted) -> tuple[Numbers, Numbers, Numbers]:
+        """Move the range to [low, high]; where it is empty, to low."""
+        span, (low, high) = fitted["max"] - fitted["min"], self.to
+        return fitted["min"], (high - low) / np.where(span > 0, span, high - low), low

@@ -7,7 +7,8 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from pydantic import BeforeValidator, field_validator
 
-from hpctrain.data.prepare.base import Fitted, Operands, Step
+from hpctrain.data.prepare import base
+from hpctrain.data.prepare.base import Fitted, Line, Operands
 from hpctrain.data.prepare.elements import Elements
 from hpctrain.errors import UserError
 
@@ -22,11 +23,10 @@ def _read_numbers(value: Any) -> Any:
 Numbers = Annotated[float | tuple[float, ...], BeforeValidator(_read_numbers)]
 
 
-class Scale(Step):
+class Scale(Line):
     """x factor + offset; each a number, or a list with a number for each of the columns."""
 
     name: ClassVar[str] = "scale"
-    turns_back: ClassVar[bool] = True
 
     factor: Numbers = 1.0
     offset: Numbers = 0.0
@@ -39,7 +39,7 @@ class Scale(Step):
         return factor
 
     def operands(self, elements: Elements, fitted: Fitted) -> Operands:
-        """Return factors and offsets: 1 and 0 where columns are not meant."""
+        """Return the line's numbers; see `Line`."""
         for key in ("factor", "offset"):
             count = np.size(getattr(self, key))
             if count not in (1, len(elements.columns)):
@@ -48,14 +48,8 @@ class Scale(Step):
                     found=f"{count} numbers for {len(elements.columns)} columns",
                     allowed=f"one number, or {len(elements.columns)}",
                 )
-        return elements.spread(self.factor, 1.0), elements.spread(self.offset, 0.0)
+        return super().operands(elements, fitted)
 
-    def apply(self, lines: np.ndarray, operands: Operands) -> None:
+    def line(self, fitted: Fitted) -> tuple[base.Numbers, base.Numbers, base.Numbers]:
         """Multiply, then add."""
-        lines *= operands[0]
-        lines += operands[1]
-
-    def invert(self, lines: np.ndarray, operands: Operands) -> None:
-        """Subtract, then divide."""
-        lines -= operands[1]
-        lines /= operands[0]
+        return 0.0, np.asarray(self.factor, np.float64), np.asarray(self.offset, np.float64)
