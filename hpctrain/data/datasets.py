@@ -80,8 +80,24 @@ def _matching(root: h5py.Group, parts: list[str], kind: int = h5py.h5o.TYPE_DATA
     for name in sorted(fnmatch.filter(group, parts[0]) if is_pattern else parts[:1], key=natural):
         path = f"{base}/{name}".lstrip("/")
         wanted = kind if last else h5py.h5o.TYPE_GROUP
-        if name in group and h5py.h5o.get_info(group.id, name.encode()).type == wanted:
+        if _kind(group, name) == wanted:
             yield from [path] if last else _matching(root, parts[1:], kind, path)
+
+
+def _kind(group: h5py.Group, name: str) -> int | None:
+    """Return what a name in a group stands for, None for nothing; `UserError` for a link that leads nowhere."""
+    try:
+        return h5py.h5o.get_info(group.id, name.encode()).type
+    except (KeyError, RuntimeError):
+        link = group.get(name, getlink=True)
+        if link is None:
+            return None
+    leads = f"{link.path!r} in {link.filename!r}" if isinstance(link, h5py.ExternalLink) else repr(link.path)
+    raise UserError(
+        f"a link leads nowhere: {name!r} in group {group.name!r} of {group.file.filename}",
+        found=f"it leads to {leads}",
+        hint="put what it leads to in its place, or name the datasets that are there",
+    )
 
 
 def _at(root: h5py.Group, path: str, where: str, several: bool) -> list[tuple[str, h5py.Dataset]]:

@@ -142,6 +142,7 @@ class TestSeveral:
         kind = np.dtype([("px", ">f4"), ("n", "i2"), ("pos", "f8", (3,)), ("name", "S4")])
         events = np.zeros(ROWS, kind)
         events["px"], events["n"], events["pos"] = random.normal(size=ROWS), np.arange(ROWS) % 3, np.eye(7)[:, :3]
+        events["name"] = [b"a", b"", b"b", b"", b"", b"", b"a"]
         path = write(tmp_path / "a.h5", events=events)
         source = Hdf5Source([path], "events[pos, px]", "events[n]")
         inputs, targets, _ = source.read(1, 6)
@@ -152,7 +153,11 @@ class TestSeveral:
         assert 'data.input = "events[px, n, pos]"' not in refused("records", Hdf5Source, [path], "events", "events[n]")
         assert "events[px, n, pos]" in refused("records", Hdf5Source, [path], "events", "events[n]")
         assert "px, n, pos, name" in refused("no field 'pz'", Hdf5Source, [path], "events[pz]", "events[n]")
-        refused("'name' does not hold numbers", Hdf5Source, [path], "events[name]", "events[n]")
+        message = refused("'name' does not hold numbers", Hdf5Source, [path], "events[px, name]", "events[n]")
+        assert '["events[name]", ...]' in message
+        text = Hdf5Source([path], "events[px]", "events[name]")
+        assert text.categories == {"target": {"events[name]": ["", "a", "b"]}}
+        assert text.read(0, ROWS)[1].tolist() == [1, 0, 2, 0, 0, 0, 1]
 
     def test_the_dataset_of_a_bad_value_is_named(self, tmp_path):
         b = np.zeros((ROWS, 2))
@@ -201,6 +206,21 @@ class TestSeveral:
         assert "'/never'" in line
         assert "was never written" in line
         assert "never written" in resolve(Job(data={"files": path, "input": "half", "target": "y"})).notes[0]
+
+    def test_a_link_that_leads_nowhere_is_named(self, tmp_path):
+        write(tmp_path / "b.h5", d=np.arange(4.0))
+        path = write(tmp_path / "a.h5", y=np.arange(4))
+        with h5py.File(path, "a") as file:
+            file["g/a"], file["g/b"] = h5py.ExternalLink("b.h5", "d"), h5py.SoftLink("/y")
+        assert np.array_equal(Hdf5Source([path], "g", "y").read(0, 4)[0], np.stack([np.arange(4)] * 2, 1))
+        for link, words in ((h5py.ExternalLink("gone.h5", "d"), "'d' in 'gone.h5'"), (h5py.SoftLink("/nix"), "'/nix'")):
+            with h5py.File(path, "a") as file:
+                file["g/c"] = link
+            for text in ("g", "g/*"):
+                assert words in refused("leads nowhere: 'c' in group '/g'", Hdf5Source, [path], text, "y")
+            with h5py.File(path, "a") as file:
+                del file["g/c"]
+        assert refused("fits nothing", Hdf5Source, [path], "nix/*", "y")
 
     def test_a_pattern_that_fits_nothing(self, tmp_path):
         path = write(tmp_path / "a.h5", part_1=np.zeros(4), y=np.zeros(4, int))

@@ -211,10 +211,14 @@ def _record_type(dataset: h5py.Dataset, expression: Expression, where: str) -> n
                 allowed=", ".join(fields),
             )
         kind = dataset.dtype[name].base
-        if kind.kind not in "biuf":
+        text = is_text(kind)
+        if kind.kind not in "biuf" and not (text and len(expression.names) == 1):
             raise UserError(
                 f"{where}: the field {name!r} does not hold numbers in {dataset.file.filename}",
                 found=type_name(kind),
-                allowed="fields of integers, floating point numbers or booleans",
+                allowed="fields of integers, floating point numbers or booleans; or one field of text alone",
+                hint=f'take the text apart: ["{dataset.name.strip("/")}[{name}]", ...]' if text else None,
             )
+    if len(expression.names) == 1:
+        return kind
     return np.result_type(*(dataset.dtype[name].base for name in expression.names))
