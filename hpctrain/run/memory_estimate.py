@@ -125,7 +125,9 @@ def _data(prepared: Prepared, sources: dict[str, Hdf5Source], ranks: int, rank: 
     held = prepared.split.nbytes + sum(chain.kept_bytes for _, chain in prepared.preparation.chains())
     passing = 0
     if reads:
-        passing = max((fitting_bytes(chain) for _, chain in prepared.preparation.chains()), default=0)
+        passing = max(
+            (fitting_bytes(chain, prepared.split.rows) for _, chain in prepared.preparation.chains()), default=0
+        )
     for (part, source), need in zip(sources.items(), needs, strict=True):
         chosen = {ways[own] for own in need.memory}
         if chosen == {MEMORY}:

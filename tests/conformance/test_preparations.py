@@ -130,6 +130,7 @@ def test_a_row_has_the_same_bits_whatever_stands_beside_it(case):
     whole = prepared(chain, raw)
     assert np.array_equal(np.concatenate([prepared(chain, raw[i : i + 5]) for i in range(0, ROWS, 5)]), whole)
     assert np.array_equal(prepared(chain, np.asfortranarray(raw)), whole)
+    assert prepared(chain, raw[:0]).shape == (0, *chain.out_shape)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if PREPARATIONS.get(case.split(":")[0]).turns_back])
@@ -141,6 +142,7 @@ def test_turns_back(case):
     back = chain.invert(rows)
     assert back.dtype == np.float64
     np.testing.assert_allclose(back.reshape(raw.shape), raw, rtol=1e-13, atol=1e-14)
+    assert chain.invert(back[:0]).shape == (0, *back.shape[1:])
     # Predictions are float32, and come back in float64.
     np.testing.assert_allclose(chain.invert(prepared(chain, raw)), raw, rtol=1e-5, atol=1e-6)
 

@@ -123,7 +123,7 @@ def test_taking_statistics_is_counted_by_what_it_allocates(tmp_path, monkeypatch
         file["x"], file["y"] = np.random.default_rng(0).normal(size=(5000, 250)).astype(dtype), np.zeros(5000, int)
     preparation = Preparation.of([Standardise(columns=columns)], None, (250,), ())
     source, split = Hdf5Source([str(tmp_path / "a.h5")], "x", "y"), Split(5000, 0, 0.1)
-    counted = fitting.fitting_bytes(preparation.inputs)
+    counted = fitting.fitting_bytes(preparation.inputs, 5000)
     fitting.moments_of(np.zeros((2, 250)))  # loads the kernels
     tracemalloc.start()
     try:

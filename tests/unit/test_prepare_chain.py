@@ -186,6 +186,25 @@ def test_options_that_cannot_be_are_refused(options, kind, text):
     assert text in message
 
 
+def test_examples_larger_than_a_tile_are_prepared_line_by_line():
+    raw = np.random.default_rng(0).lognormal(size=(2, 60, 70, 50, 2)).astype("f4")  # 420,000 numbers each: 3.4 MB
+    chain = chain_of(Log(), Standardise(axis="channel"), shape=raw.shape[1:])
+    logged = np.log1p(raw.astype("f8"))
+    mean, std = logged.mean(axis=(0, 1, 2, 3)), logged.std(axis=(0, 1, 2, 3))
+    chain.steps[1].fit({"mean": mean, "std": std})
+    np.testing.assert_allclose(prepared(chain, raw), (logged - mean) / std, rtol=1e-6, atol=1e-6)
+    assert chain.passing_bytes < 1.1 * 2**20
+    turned = np.moveaxis(np.ascontiguousarray(np.moveaxis(raw, -1, 1)), 1, -1)  # as predict has it, channels first
+    assert np.array_equal(prepared(chain, turned), prepared(chain, raw))
+
+
+def test_volumes_share_statistics():
+    shape = (128, 128, 128, 4)
+    message = refused(r"data.prepare.0 \(standardise\)", chain_of, Standardise(), shape=shape)
+    assert 'axis = "channel"' in message
+    assert [step.elements.count for step in chain_of(Standardise(axis="channel"), Log(), shape=shape).steps] == [4, 4]
+
+
 def test_as_many_numbers_as_columns():
     refused("3 numbers for 4 columns", chain_of, Scale(factor=(1, 2, 3)))
     refused("2 numbers for 4 columns", chain_of, OneHot(size=(2, 2)))

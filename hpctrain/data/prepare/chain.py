@@ -14,6 +14,7 @@ from hpctrain.data.prepare.one_hot import OneHot
 from hpctrain.errors import UserError
 from hpctrain.kernels.affine import affine_rows
 
+_MOST_STATISTICS = 1 << 20  # beyond this a rank would need gigabytes for them
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 _TILE_BYTES = 512 << 10  # of float64: rows that go through all steps while they are in the processor's cache
 
@@ -93,6 +94,13 @@ class Chain:
             if not columns:
                 raise UserError(f"{key} ({step.name}) has no columns left: all are one-hot")
             bound = BoundStep(step, Elements(shape, columns, step.sharing), key)
+            if step.learns and bound.elements.count > _MOST_STATISTICS:
+                raise UserError(
+                    f"{bound.title} would take statistics of each number of an example",
+                    found=f"{bound.elements.count:,} of them",
+                    allowed=f"{_MOST_STATISTICS:,} or fewer",
+                    hint='set axis = "channel" (one for each place on the last axis) or axis = "all"',
+                )
             if isinstance(step, OneHot):
                 self._check_one_hot(bound)
                 taken |= dict.fromkeys(columns, key)
@@ -123,7 +131,13 @@ class Chain:
     @property
     def passing_bytes(self) -> int:
         """Memory that `apply` takes for a while: a tile, and what a step makes of it."""
-        return 2 * max(_TILE_BYTES, 8 * self.size)
+        return 2 * max(_TILE_BYTES, 8 * self._unit)
+
+    @property
+    def _unit(self) -> int:
+        """Numbers that can go through the steps apart from others: a line, where all have equal ones, or an example."""
+        widths = {bound.elements.width for bound in self.steps}
+        return widths.pop() if len(widths) == 1 else self.size
 
     @property
     def is_fitted(self) -> bool:
@@ -157,16 +171,18 @@ class Chain:
 
         In float64 up to the last cast.  What has no image becomes NaN or infinite: `explain` says why.
         """
-        rows = max(1, _TILE_BYTES // (8 * self.size))
-        raw = raw.reshape(len(raw), *self.shape)
-        out = out.reshape(len(raw), -1)
-        if len(self.steps) == 1 and self._ends_in_a_line and raw.dtype in _FLOATS and raw.flags.c_contiguous:
-            self._cast(raw.reshape(len(raw), -1), out)
+        if len(raw) == 0:
             return
-        tile = np.empty((min(rows, len(raw)), self.size))
+        raw = raw.reshape(-1, self._unit)
+        out = out.reshape(len(raw), -1)
+        if len(self.steps) == 1 and self._ends_in_a_line and raw.dtype in _FLOATS:
+            self._cast(np.ascontiguousarray(raw), out)
+            return
+        rows = max(1, _TILE_BYTES // (8 * self._unit))
+        tile = np.empty((min(rows, len(raw)), self._unit))
         for lo in range(0, len(raw), rows):
             piece = tile[: min(rows, len(raw) - lo)]
-            piece.reshape(-1, *self.shape)[...] = raw[lo : lo + rows]
+            piece[...] = raw[lo : lo + rows]
             if self._ends_in_a_line:
                 self.run(piece, self.steps[:-1])
                 self._cast(piece, out[lo : lo + rows])
@@ -180,7 +196,7 @@ class Chain:
         return isinstance(self.steps[-1].step, Line) and next(self.one_hot(), None) is None
 
     def _cast(self, rows: np.ndarray, out: np.ndarray) -> None:
-        """Take the last step from rows (n, size) into `out`, float32 (n, size)."""
+        """Take the last step from rows of whole lines into `out`, float32 of the same shape."""
         width = self.steps[-1].elements.width
         affine_rows(rows.reshape(-1, width), *self.steps[-1].operands, out.reshape(-1, width))
 
@@ -191,7 +207,7 @@ class Chain:
             affine_rows(np.zeros((1, 1), kind), zero, zero, zero, np.zeros((1, 1), np.float32))
 
     def run(self, rows: np.ndarray, steps: Sequence[BoundStep]) -> None:
-        """Let some of the steps work on float64 rows (n, size) in place; nothing is spread out."""
+        """Let some of the steps work in place on float64 rows of whole lines, such as examples; nothing is spread."""
         with np.errstate(all="ignore"):
             for bound in steps:
                 bound.apply(rows)

@@ -23,7 +23,6 @@ BLOCK_ROWS = 4096
 _MOST_KINDS = 4096  # of a one-hot column whose size nobody has given
 _BLOCK_BYTES = 32 << 20  # of float64: fewer rows, a power of two, where examples are large
 _HEADER, _NODE = 111, 112  # message tags
-_TREE = 20  # levels of a tree of a million blocks
 _LEVELS = 64  # nodes in a message, at most: more than there are levels above 2^63 blocks
 _PAUSE_S = 0.001
 
@@ -55,10 +54,12 @@ def block_rows(size: int) -> int:
     return min(BLOCK_ROWS, 1 << (most.bit_length() - 1))
 
 
-def fitting_bytes(chain: Chain) -> int:
+def fitting_bytes(chain: Chain, rows: int) -> int:
     """Return the memory that fitting takes on a rank that reads, for a while: two blocks, and the tree of moments."""
     counts = [bound.elements.count for bound in chain.steps if bound.fitted is None and not bound.step.stored]
-    return 2 * 8 * block_rows(chain.size) * chain.size + 8 * ROWS * _TREE * max(counts) if counts else 0
+    block = block_rows(chain.size)
+    levels = (-(-rows // block)).bit_length() + 1
+    return 2 * 8 * min(block, rows) * chain.size + 8 * ROWS * levels * max(counts) if counts else 0
 
 
 def fit(
