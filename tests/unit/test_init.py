@@ -18,6 +18,7 @@ from hpctrain.tools import init as tool
 from hpctrain.tools.guessing.choose import guess
 from hpctrain.tools.guessing.network import global_batch
 from hpctrain.tools.guessing.survey import Survey
+from hpctrain.tools.shard import shard
 
 # What a person who knows the layout would write, and how many examples there are (of series: None, as windows are
 # counted when the job is read).
@@ -241,6 +242,15 @@ def test_files_for_the_test_are_told_by_their_names(tmp_path: Path) -> None:
     assert section["test_files"] == str(tmp_path / "test.h5")
     assert section["validation_files"] == str(tmp_path / "valid.h5")
     assert "split" not in section
+
+
+def test_a_folder_of_shards_is_named_as_such(tmp_path: Path) -> None:
+    path = write_arrays(tmp_path / "a.h5", x=X, y=np.arange(120) % 2)
+    for shards in (1, 4):
+        shard(SingleGroup(), [str(path)], shards, tmp_path / f"in-{shards}")
+        text = tool.init([str(tmp_path / f"in-{shards}")])
+        assert tomllib.loads(text)["data"]["files"] == str(tmp_path / f"in-{shards}")
+    assert resolve(job_of(tmp_path, [tmp_path / "in-4"])).facts.rows["train"] == 96
 
 
 @pytest.mark.parametrize(("rows", "batch"), [(1, 8), (237, 8), (3000, 64), (60_000, 256), (10**9, 256)])

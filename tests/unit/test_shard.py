@@ -10,7 +10,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from datasets import job_for, write_classes
 
+from hpctrain import train
 from hpctrain.comm.single_group import SingleGroup
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.data.manifest import Manifest
@@ -332,6 +334,18 @@ def test_files_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
     refused("nothing that could be cut", {"x": np.ones(3)}, {"z": np.ones(3)})
     refused("more shards than rows", {"x": np.ones((1, 2))}, {"x": np.ones((0, 2))})
     refused("has no rows", {"x": np.ones((0, 2))}, {"x": np.ones((0, 2))})
+
+
+@pytest.mark.parametrize("shuffle", ["global", "none"])
+def test_training_on_shards_is_training_on_the_file(shuffle: str, tmp_path: Path) -> None:
+    cut([write_classes(tmp_path / "whole.h5", rows=200)], 7, tmp_path / "shards")
+    weights = []
+    for files in ("whole.h5", "shards"):
+        job = job_for(tmp_path / files, data={"shuffle": shuffle, "split": {"test": 0.2}}, run={"progress": "none"})
+        result = train(job, run_dir=tmp_path / f"run-{files}", group=SingleGroup())
+        assert result.summary["examples_per_epoch"] == 160
+        weights.append(result.summary["weights_sha256"])
+    assert weights[0] == weights[1]
 
 
 @pytest.mark.parametrize("rows", [10, 101, 5000, 12_345])

@@ -6,6 +6,7 @@ import glob
 import os
 from pathlib import Path
 
+from hpctrain.data.manifest import MANIFEST, Manifest
 from hpctrain.tools.guessing.guess import Guess
 from hpctrain.tools.guessing.inputs import toml
 from hpctrain.tools.guessing.network import choose_network, epochs, global_batch, split
@@ -84,11 +85,15 @@ def _files(files: list[str], absolute: bool) -> str | list[str]:
     paths = [os.path.abspath(path) for path in files]
     if not absolute and all(Path(path).is_relative_to(Path.cwd()) for path in paths):
         paths = [os.path.relpath(path) for path in paths]
-    if len(paths) == 1:
-        return paths[0]
     folders = {str(Path(path).parent) for path in paths}
+    if len(folders) == 1 and (Path(paths[0]).parent / MANIFEST).is_file():
+        folder = Path(paths[0]).parent
+        if [os.path.abspath(path) for path in Manifest.load(folder).files] == [os.path.abspath(path) for path in paths]:
+            return str(folder)
     stem = os.path.commonprefix([Path(path).name for path in paths])
     endings = {Path(path).suffix for path in paths}
+    if len(paths) == 1:
+        return paths[0]
     if len(paths) > _FEW_FILES and len(folders) == len(endings) == 1:
         folder, ending = glob.escape(folders.pop()), endings.pop()
         for start in (stem.rstrip("0123456789"), stem):
