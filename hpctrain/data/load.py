@@ -22,7 +22,8 @@ from hpctrain.data.mapped import FileMaps, MappedShard
 from hpctrain.data.mapping import MappedRows
 from hpctrain.data.needs import Demand, Described, all_needs
 from hpctrain.data.parts import PartRows, cut_parts
-from hpctrain.data.shard import Dataset, MemoryShard, Shard
+from hpctrain.data.local import Holders
+from hpctrain.data.shard import Dataset, MemoryShard, Pieces, Shard
 from hpctrain.data.sharding import Split, row_range
 from hpctrain.data.splits import RowSplit
 from hpctrain.data.stream import StreamedShard
@@ -43,6 +44,7 @@ class _Plan:
     parts   name -> code of the parts that come from this source
     bounds  rows at which its chunks begin, see `Access.pieces`, where anybody wants chunks
     places  where its inputs stand in the files, where a part is mapped
+    holders which ranks read which files, with "local"
     """
 
     format: RowFormat
@@ -51,6 +53,7 @@ class _Plan:
     parts: dict[str, int]
     bounds: np.ndarray | None = None
     places: list[MappedRows] | None = None
+    holders: Holders | None = None
 
     @property
     def rows(self) -> int:
@@ -70,13 +73,14 @@ def load(
     *,
     memory: int | None = None,
     demand: Demand | None = None,
+    holders: Holders | None = None,
 ) -> Dataset:
     """Return this rank's way to the rows of all parts; collective.
 
     train, validation, test  the files of each part; with "scatter" only rank 0's are used, others may pass None
     split                    which rows of the training files become the validation and the test part: a split, or
                              fractions of the rows, drawn by the seed; rank 0's counts
-    distribute               "scatter" or "shared"
+    distribute               "scatter", "shared", or "local": each rank reads what `holders` says of the training files
     progress                 called on rank 0 with the fraction of the rows that are done
     memory                   bytes that data may take on a rank; None: see `ways.budget`
     demand                   what training asks of the rows
@@ -85,8 +89,8 @@ def load(
     larger themselves).  A bad value (NaN, infinity, negative label), wherever it stands, raises the same agreed
     `UserError` on every rank.
     """
-    if distribute not in ("scatter", "shared"):
-        raise UserError("unknown data.distribute", found=repr(distribute), allowed='"scatter", "shared"')
+    if distribute not in ("scatter", "shared", "local"):
+        raise UserError("unknown data.distribute", found=repr(distribute), allowed='"scatter", "shared", "local"')
     sources, demand = dict(zip(PARTS, (train, validation, test), strict=True)), demand or Demand()
     limit = budget(group, memory)
     plans: list[_Plan | None] = []
@@ -100,7 +104,9 @@ def load(
             ways = choose_ways(described, distribute, demand, limit, group.size)
             plans = [plan and _detailed(plan, sources[name], ways) for name, plan in zip(PARTS, plans, strict=True)]
     plans, ways = group.broadcast_object((plans, ways))
-    if distribute == "shared":
+    if holders is not None:
+        plans[0] = replace(plans[0], holders=holders)
+    if distribute != "scatter":
         with group.agreed():
             _check_same_files(sources, plans)
     _compile_once(group)
@@ -108,7 +114,9 @@ def load(
     shards: dict[str, Shard] = {}
     for name, plan in zip(PARTS, plans, strict=True):
         if plan is not None:
-            shards |= _shards(group, sources[name], plan, ways, distribute, reading)
+            # Other files than the training shards are seen by all.
+            how = "shared" if distribute == "local" and plan.holders is None else distribute
+            shards |= _shards(group, sources[name], plan, ways, how, reading)
     return Dataset(**shards, ways=ways)
 
 
@@ -178,7 +186,10 @@ def _shards(
     shards: dict[str, Shard] = {}
     cuts = cut_parts(group, plan.split, plan.bounds, list(plan.parts.values())) if plan.bounds is not None else {}
     if kept := _kept(plan, ways):
-        filler = _Filler(plan, *row_range(plan.rows, group.rank, group.size), list(kept.values()))
+        ranges = [row_range(plan.rows, group.rank, group.size)]
+        if distribute == "local":
+            ranges = plan.holders.ranges(group.rank)
+        filler = _Filler(plan, ranges, list(kept.values()))
         reading.fill(source, filler)
         made = filler.shards(group)
         shards |= {part: replace(made[code], cuts=cuts.get(code)) for part, code in kept.items()}
@@ -187,7 +198,7 @@ def _shards(
         np.full((len(plan.bounds) - 1, 2), (0, 1 if distribute == "scatter" else group.size)) if streamed else None
     )
     for part, code in streamed.items():
-        reads = group.rank == 0 or distribute == "shared"
+        reads = group.rank == 0 or distribute != "scatter"
         table = (plan.bounds, cuts[code], plan.split, code, readers)
         shards[part] = StreamedShard(group, plan.format, source if reads else None, *table)
     mapped = {part: code for part, code in plan.parts.items() if ways.of[part] == MAPPED}
@@ -199,6 +210,13 @@ def _shards(
             rows, count = PartRows.of(plan.split, code), plan.split.counts[code]
             shards[part] = MappedShard(group, plan.format, source, rows, count, maps, targets, stored)
     return shards
+
+
+def _readers(plan: _Plan, distribute: str, size: int) -> np.ndarray:
+    """Return which ranks may read each chunk, see `StreamedShard`."""
+    if distribute == "local":
+        return np.ascontiguousarray(plan.holders.of_rows(plan.bounds[:-1]))
+    return np.full((len(plan.bounds) - 1, 2), (0, 1 if distribute == "scatter" else size))
 
 
 def _read_targets(source: Hdf5Source) -> tuple[np.ndarray, np.ndarray]:
@@ -225,20 +243,20 @@ class _Reading:
 
     def __post_init__(self) -> None:
         # Progress is rank 0's: of all rows where it reads for all, else of its own (the first share of each source).
-        readers = self.group.size if self.distribute == "shared" else 1
+        readers = self.group.size if self.distribute != "scatter" else 1
         self._rows = sum(row_range(plan.rows, 0, readers)[1] for plan in self.plans)
 
     def _report(self, rows: int) -> None:
         self._done += rows
         if self.progress and self.group.rank == 0:
-            self.progress(self._done / self._rows)
+            self.progress(min(1.0, self._done / self._rows))  # shares of a node's own files may be larger
 
     def fill(self, source: Hdf5Source | None, filler: _Filler) -> None:
         """Fill this rank's rows; what one rank finds wrong all raise.  Collective."""
         group = self.group
         error: UserError | None = None
         try:
-            if self.distribute == "shared":
+            if self.distribute != "scatter":
                 scatter.read_own(source, filler, self._report)
             elif group.rank == 0:
                 scatter.scatter(group, source, filler, self._report)
@@ -253,16 +271,22 @@ class _Reading:
 
 
 class _Filler:
-    """This rank's arrays for the rows lo..hi of one source: takes blocks in file order and sorts the rows by part."""
+    """This rank's arrays for some ranges of rows of one source: takes blocks in file order and sorts the rows by part."""
 
-    def __init__(self, plan: _Plan, lo: int, hi: int, parts: list[int]) -> None:
-        self.format, self.rows, self.lo, self.hi = plan.format, plan.rows, lo, hi
+    def __init__(self, plan: _Plan, ranges: list[tuple[int, int]], parts: list[int]) -> None:
+        self.format, self.rows, self.ranges = plan.format, plan.rows, ranges
         self._split, self._parts = plan.split, parts
-        counts = np.zeros(256, np.int64)
-        for at in range(lo, hi, _PARTS_BLOCK):
-            counts += np.bincount(plan.split.part_of(at, min(at + _PARTS_BLOCK, hi)), minlength=len(counts))
+        self._counts = [self._count(lo, hi) for lo, hi in ranges]
+        counts = sum(self._counts, np.zeros(256, np.int64))
         self._filled = np.zeros(len(PARTS), np.int64)
         self._arrays = {part: large_arrays(plan.format, int(counts[part])) for part in parts}
+
+    def _count(self, lo: int, hi: int) -> np.ndarray:
+        """Return how many of the rows lo..hi are in each part."""
+        counts = np.zeros(256, np.int64)
+        for at in range(lo, hi, _PARTS_BLOCK):
+            counts += np.bincount(self._split.part_of(at, min(at + _PARTS_BLOCK, hi)), minlength=len(counts))
+        return counts
 
     def put(self, first: int, arrays: Arrays) -> None:
         """Store a block of rows that begins with row `first` of the source."""
@@ -276,10 +300,22 @@ class _Filler:
 
     def shards(self, group: Group) -> dict[int, MemoryShard]:
         """Return the finished shards by part; collective, because ranks hold different numbers of each part's rows."""
-        held = group.all_gather_objects(self._filled.tolist())
+        mine = [(lo, counts[: len(PARTS)].tolist()) for (lo, _), counts in zip(self.ranges, self._counts, strict=True)]
+        held = group.all_gather_objects(mine)
+        # In the order of the rows, which need not be that of the ranks.
+        order = sorted((lo, rank, piece) for rank, pieces in enumerate(held) for piece, (lo, _) in enumerate(pieces))
+        plain = [rank for _, rank, _ in order] == list(range(group.size))
         shards = {}
         for part in self._parts:
-            starts = np.concatenate([[0], np.cumsum([counts[part] for counts in held])]).astype(np.int64)
+            sizes = [held[rank][piece][1][part] for _, rank, piece in order]
+            starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+            owners = np.array([rank for _, rank, _ in order], np.int64)
+            before = [sum(other[1][part] for other in held[rank][:piece]) for _, rank, piece in order]
+            own = np.flatnonzero(owners == group.rank)
+            ids = [np.arange(starts[piece], starts[piece + 1]) for piece in own]
+            pieces = Pieces(owners, np.array(before, np.int64), np.concatenate([np.empty(0, np.int64), *ids]))
             inputs, targets, weight = self._arrays[part]
-            shards[part] = MemoryShard(self.format, inputs, targets, starts, int(starts[group.rank]), weight)
+            first = int(starts[own[0]]) if len(own) else 0
+            where = None if plain else pieces
+            shards[part] = MemoryShard(self.format, inputs, targets, starts, first, weight, pieces=where)
         return shards

@@ -21,12 +21,11 @@ _PAUSE_S = 0.001
 
 
 class Filler(Protocol):
-    """Takes this rank's rows lo .. hi of a source, block by block in file order."""
+    """Takes this rank's rows of a source, block by block in file order."""
 
     format: RowFormat
     rows: int  # of the source
-    lo: int
-    hi: int
+    ranges: list[tuple[int, int]]  # of this rank; one unless each rank reads its own
 
     def put(self, first: int, arrays: Arrays) -> None:
         """Store a block of rows that begins with row `first` of the source."""
@@ -35,7 +34,7 @@ class Filler(Protocol):
 def read_own(source: Hdf5Source, filler: Filler, report: Callable[[int], None]) -> None:
     """Read this rank's own rows; `report` is told the rows of each block."""
     block: _Block | None = None
-    for lo, hi in source.blocks(filler.lo, filler.hi, BLOCK_BYTES):
+    for lo, hi in (block for share in filler.ranges for block in source.blocks(*share, BLOCK_BYTES)):
         block = block if block and block.holds(hi - lo) else _Block(filler.format, hi - lo)
         arrays = block.rows(hi - lo)
         source.read_into(lo, *arrays)
@@ -79,7 +78,7 @@ def loading_bytes(source: Hdf5Source, size: int, rank: int, distribute: str, spl
 
     Its blocks, what HDF5 needs, and a copy of the inputs that go into the largest part.
     """
-    reads, sends = rank == 0 or distribute == "shared", distribute == "scatter" and rank == 0
+    reads, sends = rank == 0 or distribute != "scatter", distribute == "scatter" and rank == 0
     form = source.format
     pieces = [hi - lo for lo, hi in source.blocks(*row_range(len(source), rank, size), BLOCK_BYTES)]
     if not pieces:
@@ -105,8 +104,8 @@ def take(group: Group, filler: Filler) -> None:
     """Receive this rank's rows from rank 0; returns early when it says stop (the error follows through `agreed`)."""
     block: _Block | None = None
     header = np.empty(1, np.int64)
-    at = filler.lo
-    while at < filler.hi:
+    ((at, end),) = filler.ranges
+    while at < end:
         _wait_patiently(group.receive(header, 0, _HEADER))
         rows = int(header[0])
         if rows == _STOP:

@@ -66,6 +66,20 @@ class Shard(ABC):
 
 
 @dataclass(frozen=True)
+class Pieces:
+    """Who holds the pieces of a part.
+
+    owners  (pieces,) int64: the rank that holds a piece
+    bases   (pieces,) int64: the row of that rank's arrays at which it begins
+    ids     (rows,) int64: the example ids of this rank's rows
+    """
+
+    owners: np.ndarray
+    bases: np.ndarray
+    ids: np.ndarray
+
+
+@dataclass(frozen=True)
 class MemoryShard(Shard):
     """This rank's rows of one part, in memory; there may be none.
 
@@ -74,6 +88,7 @@ class MemoryShard(Shard):
     starts   (size + 1,) int64: rank r holds the part's examples starts[r] .. starts[r + 1]
     first    id of this rank's first row
     weight   (rows, format.weight_words) float32: stored weights; None where the format has none
+    pieces   where ranks hold several pieces, in any order: `starts` is about the pieces then
     """
 
     format: RowFormat
@@ -83,6 +98,7 @@ class MemoryShard(Shard):
     first: int
     weight: np.ndarray | None = None
     cuts: np.ndarray | None = None
+    pieces: Pieces | None = None
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -111,7 +127,7 @@ class MemoryShard(Shard):
         """Yield the rows that this rank holds; the arrays are views."""
         for lo in range(0, len(self), rows):
             hi = min(lo + rows, len(self))
-            ids = np.arange(self.first + lo, self.first + hi)
+            ids = self.pieces.ids[lo:hi] if self.pieces else np.arange(self.first + lo, self.first + hi)
             weight = self.format.full_weight(hi - lo)
             self.format.spread(self.stored_weight[lo:hi], weight)
             yield Batch(self.inputs[lo:hi], self.targets[lo:hi], weight, ids, step=0, epoch=0)
@@ -119,8 +135,11 @@ class MemoryShard(Shard):
     def feed(self, steps: Steps, chunks: Chunks | None) -> Feed:
         """Return rows that are exchanged between the ranks."""
         words = self.format.words(self.inputs, self.targets, self.stored_weight)
-        size = len(self.starts) - 1
-        return ExchangeFeed.of(steps, Held(words, self.starts, np.arange(size), np.zeros(size, np.int64)))
+        count = len(self.starts) - 1
+        owners, bases = np.arange(count), np.zeros(count, np.int64)
+        if self.pieces is not None:
+            owners, bases = self.pieces.owners, self.pieces.bases
+        return ExchangeFeed.of(steps, Held(words, self.starts, owners, bases))
 
 
 def weighed_format(form: RowFormat) -> RowFormat:
