@@ -17,6 +17,7 @@ from hpctrain.data.format import Arrays, RowFormat
 from hpctrain.data.order import EpochOrder
 from hpctrain.data.sharding import worker_range
 from hpctrain.kernels.rows import assemble_rows, pack_rows, plan_window
+from hpctrain.kernels.select import copy_rows
 
 
 @dataclass(frozen=True)
@@ -240,6 +241,42 @@ class ExchangeWindow(Window):
     def forget(self) -> None:
         """Forget the epoch before: it has nothing more to release."""
         self._done = 0
+
+
+class OwnWindow(Window):
+    """A window whose rows this rank holds itself: an even share of them in each step, whatever the others hold.
+
+    words  of the rows that are held
+    ids    (rows,) int64: their example ids
+    """
+
+    def __init__(self, steps: Steps, words: Arrays, ids: np.ndarray) -> None:
+        self._steps, self._words, self._ids = steps, words, ids
+        most = -(-len(ids) // steps.per_epoch)
+        self._out = steps.format.empty(most)
+        self._rows, self._chosen = np.empty((2, most), np.int64)
+        self._order: EpochOrder | None = None
+        self._first = 0
+
+    def start(self, order: EpochOrder, step: int) -> None:
+        """Note where the window begins; see `Window.start`."""
+        self._order, self._first = order, step
+
+    def wait(self) -> None:
+        """Do nothing: the rows are here."""
+
+    def test(self) -> None:
+        """Do nothing: nothing is under way."""
+
+    def rows(self, step: int) -> tuple[np.ndarray, Arrays]:
+        """Put a step's rows together; see `Window.rows`."""
+        held, per_epoch, step = len(self._ids), self._steps.per_epoch, self._first + step
+        lo, hi = held * step // per_epoch, held * (step + 1) // per_epoch
+        rows = self._order.fill(lo, self._rows[: hi - lo])
+        inputs, targets, stored = (array[: hi - lo] for array in self._out)
+        for array, out in zip(self._words, self._steps.format.words(inputs, targets, stored), strict=True):
+            copy_rows(array, rows, out)
+        return np.take(self._ids, rows, out=self._chosen[: hi - lo]), (inputs, targets, stored)
 
 
 def warm_up(form: RowFormat) -> None:

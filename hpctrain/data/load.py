@@ -18,11 +18,11 @@ from hpctrain.data import scatter
 from hpctrain.data.buffers import large_arrays
 from hpctrain.data.format import Arrays, RowFormat
 from hpctrain.data.hdf5 import Hdf5Source
+from hpctrain.data.local import Holders
 from hpctrain.data.mapped import FileMaps, MappedShard
 from hpctrain.data.mapping import MappedRows
 from hpctrain.data.needs import Demand, Described, all_needs
 from hpctrain.data.parts import PartRows, cut_parts
-from hpctrain.data.local import Holders
 from hpctrain.data.shard import Dataset, MemoryShard, Pieces, Shard
 from hpctrain.data.sharding import Split, row_range
 from hpctrain.data.splits import RowSplit
@@ -271,7 +271,7 @@ class _Reading:
 
 
 class _Filler:
-    """This rank's arrays for some ranges of rows of one source: takes blocks in file order and sorts the rows by part."""
+    """This rank's arrays for some ranges of a source's rows: takes blocks in file order and sorts the rows by part."""
 
     def __init__(self, plan: _Plan, ranges: list[tuple[int, int]], parts: list[int]) -> None:
         self.format, self.rows, self.ranges = plan.format, plan.rows, ranges

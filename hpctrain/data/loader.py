@@ -20,6 +20,7 @@ from hpctrain.data.order import Chunks, EpochOrder
 from hpctrain.data.shard import Shard
 from hpctrain.data.sharding import worker_range
 from hpctrain.data.ways import mixing
+from hpctrain.kernels.select import copy_rows
 
 WINDOW_BYTES = 32 << 20
 BUFFER_BYTES = 64 << 20
@@ -59,7 +60,7 @@ class BatchLoader:
         self.global_batch = global_batch
         batch = min(global_batch, shard.total)
         self.chunks: Chunks | None = None
-        if shard.cuts is not None and shuffle != "global":
+        if shard.cuts is not None and shuffle in ("chunks", "none"):
             self.chunks = Chunks(shard.cuts, pool_rows(shard.format, batch, buffer_bytes))
             window_bytes = min(window_bytes, self.chunks.pool_rows * shard.format.row_bytes // _WINDOWS_A_POOL)
         if shard.window_bytes is not None:
@@ -67,8 +68,14 @@ class BatchLoader:
         window = _window_steps(shard.format, shard.total, batch, window_bytes)
         self.steps = Steps(group, shard.format, shard.total, batch, unit, window)
         self.steps_per_epoch = self.steps.per_epoch
-        self._feed = shard.feed(self.steps, self.chunks)
-        self._weight = shard.format.full_weight(self.steps.most)
+        self._held = shard.held_rows if shuffle == "local" else 0
+        most = self.steps.most
+        if shuffle == "local":
+            self._feed = shard.own_feed(self.steps)
+            most = -(-self._held // self.steps.per_epoch)
+        else:
+            self._feed = shard.feed(self.steps, self.chunks)
+        self._weight = shard.format.full_weight(most)
         self.waited_s = 0.0  # for rows that were not there yet; whoever reads it may set it back
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
@@ -77,7 +84,8 @@ class BatchLoader:
         A batch's arrays are valid until the next one is asked for.  One epoch at a time; close the iterator (all ranks
         at the same step) to end early.  `Batch.step` is epoch * steps_per_epoch + step within the epoch.
         """
-        order = EpochOrder(self.shard.total, self.seed, epoch, self.shuffle, self.chunks)
+        count = self._held if self.shuffle == "local" else self.shard.total
+        order = EpochOrder(count, self.seed, epoch, self.shuffle, self.chunks, self.group.rank)
         window, following = self._feed.windows
         self._feed.begin(order, min(first * self.steps.batch, self.steps.total))
         try:
@@ -117,6 +125,10 @@ class BatchLoader:
         chunks = None if self.chunks is None else Chunks(np.array([0, 1]), 1)
         EpochOrder(1, 0, 0, self.shuffle, chunks).ids(0, 1)
         exchange.warm_up(self.shard.format)
+        if self.shuffle == "local":
+            words = self.shard.format.words(*self.shard.format.empty(1))
+            for array in words:
+                copy_rows(array, np.zeros(1, np.int64), array)
         self.shard.warm_up()
 
 

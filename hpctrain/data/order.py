@@ -15,9 +15,14 @@ from hpctrain.data.sharding import permutation
 from hpctrain.errors import UserError
 from hpctrain.kernels.chunks import cut_pools, pooled_ids
 
-SHUFFLES = ("global", "chunks", "none")
+SHUFFLES = ("global", "chunks", "local", "none")
 
-_SHUFFLE_STREAM, _CHUNK_STREAM, _MIX_STREAM = 1, 3, 4  # keep the permutations of a seed independent; 2: the split
+_SHUFFLE_STREAM, _CHUNK_STREAM, _MIX_STREAM, _LOCAL_STREAM = (
+    1,
+    3,
+    4,
+    5,
+)  # keep the permutations of a seed independent; 2: the split
 _MASK64 = 2**64 - 1
 
 
@@ -77,7 +82,7 @@ class EpochOrder:
 
     shuffle = "global" is a pseudo-random permutation of [0, count) that depends on seed and epoch alone, "none" is the
     order of the file, "chunks" the order described above, which needs `chunks`.  Given them, "none" has `pools` too,
-    for those who read chunks.
+    for those who read chunks.  "local" is a permutation of the `count` rows that a rank holds: its own for every rank.
     """
 
     count: int
@@ -85,12 +90,13 @@ class EpochOrder:
     epoch: int
     shuffle: str = "global"
     chunks: Chunks | None = None
+    rank: int = 0
     pools: Pools | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         if self.shuffle not in SHUFFLES:
             raise UserError("unknown data.shuffle", found=repr(self.shuffle), allowed=SHUFFLES)
-        if self.shuffle == "global":
+        if self.shuffle in ("global", "local"):
             return
         if self.chunks is not None:
             object.__setattr__(self, "pools", self._cut(self.chunks))
@@ -118,6 +124,9 @@ class EpochOrder:
             return np.cumsum(out, out=out)  # as np.arange, which would make an array each time
         if self.shuffle == "global":
             return permutation(self.seed, _SHUFFLE_STREAM, self.epoch, self.count, lo, lo + len(out), out)
+        if self.shuffle == "local":
+            number = (self.epoch << 24) + self.rank
+            return permutation(self.seed, _LOCAL_STREAM, number, self.count, lo, lo + len(out), out)
         pools, seed = self.pools, np.uint64(self.seed & _MASK64)
         table = (pools.order, self.chunks.firsts, pools.starts, pools.cuts, len(pools))
         pooled_ids(seed, _MIX_STREAM, self.epoch, *table, lo, out)

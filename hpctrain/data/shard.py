@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpctrain.batch import Batch
-from hpctrain.data.exchange import ExchangeFeed, Feed, Held, Steps
+from hpctrain.data.exchange import ExchangeFeed, Feed, Held, OwnWindow, Steps
 from hpctrain.data.format import RowFormat
 from hpctrain.data.order import Chunks
 from hpctrain.data.ways import Ways
@@ -57,6 +57,15 @@ class Shard(ABC):
     @abstractmethod
     def feed(self, steps: Steps, chunks: Chunks | None) -> Feed:
         """Return what training takes its rows from; `chunks` are those of the order, where it goes by chunks."""
+
+    @property
+    def held_rows(self) -> int:
+        """Rows that this rank holds, where it holds any itself."""
+        raise TypeError("this rank holds no rows of its own")
+
+    def own_feed(self, steps: Steps) -> Feed:
+        """Return the rows that this rank holds, without any from other ranks."""
+        raise TypeError("this rank holds no rows of its own")
 
     def warm_up(self) -> None:  # noqa: B027 - most need none
         """Compile or load the kernels that this shard needs; no communication, no file."""
@@ -140,6 +149,17 @@ class MemoryShard(Shard):
         if self.pieces is not None:
             owners, bases = self.pieces.owners, self.pieces.bases
         return ExchangeFeed.of(steps, Held(words, self.starts, owners, bases))
+
+    @property
+    def held_rows(self) -> int:
+        """Rows that this rank holds."""
+        return len(self)
+
+    def own_feed(self, steps: Steps) -> Feed:
+        """Return the rows that this rank holds."""
+        words = self.format.words(self.inputs, self.targets, self.stored_weight)
+        ids = self.pieces.ids if self.pieces else np.arange(self.first, self.first + len(self))
+        return Feed((OwnWindow(steps, words, ids), OwnWindow(steps, words, ids)))
 
 
 def weighed_format(form: RowFormat) -> RowFormat:

@@ -89,6 +89,12 @@ def choose(needs: list[Needs], limit: int, shuffle: str, is_free: bool, ranks: i
     if everything <= limit:
         return Ways(dict.fromkeys(parts, MEMORY), shuffle, ())
     why = f"{_mb(everything)} of data and reading them are more than the {_mb(limit)} a rank may use"
+    if shuffle == "local":
+        raise UserError(
+            'data.shuffle = "local" needs all rows in memory',
+            found=f"{why} (data.memory)",
+            hint='set data.shuffle = "chunks", give data.memory more, or take more ranks',
+        )
     train = needs[0]
     ways: dict[str, str] = {}
     said = []
@@ -135,6 +141,11 @@ def mixing(shuffle: str, chunk_rows: int, pool_rows: int, total: int) -> str:
     """Say in a line what order the examples come in, and what that costs in mixing."""
     if shuffle == "none":
         return "shuffle: none, every epoch goes through the rows in the order of the files"
+    if shuffle == "local":
+        return (
+            "shuffle: local, each rank mixes the rows that it holds and exchanges none: "
+            "batches, and so the results, depend on the number of ranks"
+        )
     if shuffle == "global" or pool_rows >= total:
         return "shuffle: global, every epoch is a permutation of all examples"
     return (

@@ -155,9 +155,10 @@ class DataSection(Part):
     test_files: Paths | None = None
     prepare: Inputs | None = None
     prepare_target: Targets | None = None
-    distribute: Literal["auto", "scatter", "shared"] = "auto"
+    distribute: Literal["auto", "scatter", "shared", "local", "mpio"] = "auto"
+    staged: str | None = None
     memory: Bytes | Literal["auto"] = "auto"
-    shuffle: Literal["global", "chunks", "none"] = "global"
+    shuffle: Literal["global", "chunks", "local", "none"] = "global"
     shuffle_buffer: Bytes = "64 MB"
 
     @model_validator(mode="after")

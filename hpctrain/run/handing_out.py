@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import h5py
+
 from hpctrain.comm.group import Group
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.data.load import PARTS, Progress, load
+from hpctrain.data.local import Holders, holders_of, staged_files
 from hpctrain.data.needs import Demand
 from hpctrain.data.prepare.fit import fit
 from hpctrain.data.shard import Dataset
 from hpctrain.data.ways import MEMORY, sees_files
+from hpctrain.errors import UserError
 from hpctrain.monitor.words import counted
 from hpctrain.run.master import Prepared
 
@@ -29,13 +33,14 @@ def hand_out(
     """
     job = prepared.job
     distribute = _distribute(group, prepared, say)
-    reads = group.rank == 0 or distribute == "shared"
+    reads = group.rank == 0 or distribute != "scatter"
+    placed, holders = _placed(group, prepared, say) if distribute == "local" else (prepared, None)
     with group.agreed():
-        sources = {part: prepared.source(part) if reads else None for part in PARTS}
+        sources = {part: placed.source(part) if reads else None for part in PARTS}
     for line in prepared.notes:
         say(line)
     try:
-        shared = distribute == "shared"
+        shared = distribute != "scatter"
         told = progress("statistics of the training part")
         fit(group, sources["train"], prepared.split, prepared.preparation, shared, told)
         dataset = load(
@@ -46,6 +51,7 @@ def hand_out(
             progress=progress("reading data"),
             memory=job.data.memory_bytes,
             demand=demand_of(prepared),
+            holders=holders,
         )
         _mention_dropped(group, prepared, list(sources.values()), dataset, say)
     finally:
@@ -66,6 +72,10 @@ def demand_of(prepared: Prepared) -> Demand:
 def _distribute(group: Group, prepared: Prepared, say: Callable[[str], None]) -> str:
     """Return the way that the rows are handed out; "auto" looks which is possible, and says so."""
     wanted = prepared.job.data.distribute
+    if wanted == "mpio":
+        with group.agreed():
+            _check_mpio()
+        return "shared"
     if wanted != "auto":
         return wanted
     if group.size == 1:
@@ -76,6 +86,29 @@ def _distribute(group: Group, prepared: Prepared, say: Callable[[str], None]) ->
         return "shared"
     say('distribute: "scatter", rank 0 reads for all: not every rank sees the same files')
     return "scatter"
+
+
+def _check_mpio() -> None:
+    """Refuse "mpio" where h5py cannot do it."""
+    if not h5py.get_config().mpi:
+        raise UserError(
+            'data.distribute = "mpio" needs an h5py that is built with MPI',
+            found=f"h5py {h5py.__version__} without MPI",
+            allowed='"auto", "shared", "scatter", "local"',
+            hint='"shared" reads the same rows from the same files, each rank its own; or build h5py with HDF5_MPI=ON',
+        )
+
+
+def _placed(group: Group, prepared: Prepared, say: Callable[[str], None]) -> tuple[Prepared, Holders]:
+    """Return the job with this node's copies of the shards as its files, and which ranks read which; says so."""
+    with group.agreed():
+        files, here, manifest = staged_files(prepared.files["train"], prepared.job.data.staged)
+    holders, nowhere = holders_of(group, here, manifest)
+    count = len(manifest.shards)
+    say(f'distribute: "local", each node reads its own of {counted(count, "shard")}')
+    if nowhere:
+        say(f"{counted(nowhere, 'shard')} of {count} are on no node: they are read from {manifest.folder}")
+    return replace(prepared, files={**prepared.files, "train": files}), holders
 
 
 def _mention_dropped(

@@ -119,11 +119,14 @@ split = {validation = 0.1, test = 0.2}   # fractions of the rows, drawn by run.s
 # prepare_target = ["standardise"]   # likewise of real targets: the loss is theirs, metrics and predictions are in
                                   # the targets' own units; "standardise", "min_max", "log", "scale"; default: nothing
 # distribute = "auto"             # "shared" (every rank reads its own rows) where all ranks see the same files, else
-                                  # "scatter" (rank 0 reads and hands out); the run says which
+                                  # "scatter" (rank 0 reads and hands out); the run says which.  "local": each node
+                                  # reads its own shards; "mpio": where h5py is built with MPI
+# staged = "$TMPDIR/shards"       # of "local": each node's folder of shards, as `stage` makes it
 # memory = "auto"                 # what data may take on a rank ("512 MB"): half of what a node has left, over its
                                   # ranks; what does not fit is read again in every epoch, or mapped
 # shuffle = "global"              # "global": all rows in a new order every epoch; "chunks": chunks of rows in a new
-                                  # order, mixed within shuffle_buffer, for data larger than memory; "none": file order
+                                  # order, mixed within shuffle_buffer, for data larger than memory; "none": file order;
+                                  # "local": each rank mixes its own rows: no exchange, depends on the number of ranks
 # shuffle_buffer = "64 MB"        # of "chunks": the rows that are mixed with each other
 
 [model]                           # default: a small network that fits the data

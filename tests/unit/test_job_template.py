@@ -98,6 +98,7 @@ def test_commented_defaults_are_the_defaults(tmp_path: Path):
         "steps",
         "micro_batch",
         "dir",
+        "staged",
     }
     alternatives |= {"exclude", "target_encoding", "windows", "prepare", "prepare_target"}
     alternatives |= {"weight", "mask", "ignore_label", "smoothing", "class_weights", "positive_weight"}
