@@ -191,6 +191,12 @@ def _check_meets(job: Job, graph: Graph) -> None:
     if not meeting:
         return
     run, whole = job.run, "synchronised batch norm takes its statistics over the whole global batch"
+    if job.data.shuffle == "local":
+        raise UserError(
+            f'{whole}, of which data.shuffle = "local" makes no even shares',
+            allowed='data.shuffle = "global", "chunks" or "none"',
+            hint="leave data.shuffle out, or take batch norm without sync",
+        )
     if alone := [node.name for node in graph.nodes if node.built.state and not node.built.meets]:
         raise UserError(
             "some batch norms are synchronised (over the global batch), others are not (over micro-batches)",
