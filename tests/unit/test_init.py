@@ -176,6 +176,13 @@ def test_several_columns_make_a_table(tmp_path: Path) -> None:
     assert found == {"input": ["heat", "pressure"], "target": "label"}
 
 
+def test_texts_among_the_fields_of_records_are_classes(tmp_path: Path) -> None:
+    table = np.zeros(60, [("px", "f4"), ("py", "f8"), ("species", "S5")])
+    table["px"], table["species"] = X[:60, 0], [b"pion", b"muon", b"kaon"] * 20
+    assert data_of(tmp_path, events=table) == {"input": "events[px, py]", "target": "events[species]"}
+    resolve(job_of(tmp_path, [tmp_path / "a.h5"]))
+
+
 def test_several_labels_an_example_are_numbers_to_predict(tmp_path: Path) -> None:
     path = write_arrays(tmp_path / "a.h5", x=X, labels=np.arange(360).reshape(120, 3) // 7 % 2)
     assert resolve(job_of(tmp_path, [path])).facts.target_shape == (3,)

@@ -109,7 +109,8 @@ def test_texts_records_and_enumerations(tmp_path: Path) -> None:
         file["refs"] = file["record"].ref
     path = tmp_path / "a.h5"
     found = summarise(entry_of(path, "record"), Limits())
-    assert list(found) == [".a", ".b"]
+    assert list(found) == [".a", ".b", ".name"]
+    assert (found[".name"].distinct, found[".name"].classes) == (1, {"": 10})
     assert (found[".a"].mean, found[".b"].classes) == (4.5, {0: 5, 1: 5})
     text = summarise(entry_of(path, "text"), Limits())[""]
     assert (text.distinct, text.classes) == (2, {"x": 3, "y": 1})

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hpctrain.tools.guessing.candidates import Candidate
 from hpctrain.tools.guessing.names import TARGETS, fits, is_neither
+from hpctrain.tools.inspecting.contents import kind_of
 
 _SMALL = 64  # numbers of a target that nothing but its size tells
 _MUCH_SMALLER = 8
@@ -90,13 +91,17 @@ def _whole(one: Candidate, why: str) -> Target:
 
 def _field(one: Candidate) -> Target | None:
     """Return a field of records as targets."""
-    names = [name for name in one.entry.dtype.names if one.entry.dtype[name].base.kind in "biuf"]
-    named = sorted((name for name in names if fits(name, TARGETS)), key=lambda name: -fits(name, TARGETS))
-    if not named or len(names) < 2:
+    kinds = {name: kind_of(one.entry.dtype[name].base) for name in one.entry.dtype.names}
+    names = [name for name, kind in kinds.items() if kind in ("number", "text") and fits(name, TARGETS)]
+    if not names or list(kinds.values()).count("number") <= (kinds[names[0]] == "number"):
         return None
-    name, dtype = named[0], one.entry.dtype[named[0]]
+    name = max(names, key=lambda name: fits(name, TARGETS))
+    dtype = one.entry.dtype[name]
     summary = one.survey.summaries(one.entry)[f".{name}"]
     expression, why = f"{one.path}[{name}]", f"the name of the field {name!r} says so"
+    if kinds[name] == "text":
+        count = max(summary.distinct or 0, 2)
+        return Target(one, expression, "class", (), f"{why}; its texts are the classes", count, 0, name)
     if dtype.base.kind in "biu" and summary.classes is not None and summary.minimum >= -1:
         low = -1 if summary.minimum == -1 else None
         count = int(summary.maximum) + 1

@@ -311,7 +311,7 @@ def entry_of(dataset: h5py.Dataset, name: str) -> Entry:
     size = dataset.id.get_type().get_size()
     return Entry(
         name,
-        _kind(dataset.dtype),
+        kind_of(dataset.dtype),
         "enumeration" if h5py.check_enum_dtype(dataset.dtype) else type_name(dataset.dtype),
         dataset.dtype,
         (shape,),
@@ -340,7 +340,8 @@ def _problem(dataset: h5py.Dataset, name: str) -> str | None:
     return None
 
 
-def _kind(dtype: np.dtype) -> str:
+def kind_of(dtype: np.dtype) -> str:
+    """Return "number", "text", "record" or "other" for an element type."""
     if h5py.check_string_dtype(dtype) or dtype.kind in "SU":
         return "text"
     if dtype.names:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hpctrain.data.files import open_file
-from hpctrain.tools.inspecting.contents import Entry, spread
+from hpctrain.tools.inspecting.contents import Entry, kind_of, spread
 
 BUDGET_BYTES = 64 << 20  # of one dataset that are read, where not all of it is wanted
 _BLOCK_BYTES = 4 << 20
@@ -84,11 +84,15 @@ def summarise(entry: Entry, limits: Limits, by_column: bool = False) -> dict[str
         missing = [str(step) for step in entry.filters if not step.installed]
         return {"": Summary(total=total, problem=entry.problem or ", ".join(missing) or "no numbers")}
     if entry.kind == "text":
-        return {"": _texts(entry, total, limits)}
+        counter = _TextCounter()
+        problem = _run(entry, limits, counter.add)
+        return {"": counter.summary(total, problem)}
     if entry.kind == "record":
-        names = [name for name in entry.dtype.names if entry.dtype[name].base.kind in "biuf"]
-        parts = {name: _Accumulator(1) for name in names}
-        problem = _run(entry, limits, lambda block: [parts[name].add(block[name].reshape(-1, 1)) for name in names])
+        parts: dict[str, _Accumulator | _TextCounter] = {}
+        for name in entry.dtype.names:
+            if (kind := kind_of(entry.dtype[name].base)) in ("number", "text"):
+                parts[name] = _Accumulator(1) if kind == "number" else _TextCounter()
+        problem = _run(entry, limits, lambda block: [parts[name].add(block[name].reshape(-1, 1)) for name in parts])
         return {f".{name}": part.summary(total, problem) for name, part in parts.items()} or {"": Summary(total=total)}
     width = entry.shape[1] if len(entry.shape) == 2 and entry.shape[1] <= _ALL_COLUMNS else 1
     table = _Accumulator(width, entry.packed)
@@ -331,19 +335,24 @@ def _chan(first: tuple, second: tuple) -> tuple:
     return mean_a + apart * count_b / some, squares_a + squares_b + apart**2 * count_a * count_b / some, count
 
 
-def _texts(entry: Entry, total: int, limits: Limits) -> Summary:
-    """Count the different texts."""
-    counts: dict[str, int] = {}
-    read = 0
+class _TextCounter:
+    """Counts the different texts of blocks."""
 
-    def take(block: np.ndarray) -> None:
-        nonlocal read
-        read += block.size
-        for text in np.asarray(block).reshape(-1).tolist():
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._read = 0
+
+    def add(self, block: np.ndarray) -> None:
+        """Take a block in."""
+        counts = self._counts
+        self._read += block.size
+        for text in block.reshape(-1).tolist():
             word = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
             if word in counts or len(counts) < _KEPT:
                 counts[word] = counts.get(word, 0) + 1
 
-    problem = _run(entry, limits, take)
-    frequent = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MOST_CLASSES])
-    return Summary(read, max(total, read), classes=frequent or None, distinct=len(counts), problem=problem)
+    def summary(self, total: int, problem: str | None) -> Summary:
+        """Return the most frequent texts, and how many different ones there are."""
+        frequent = dict(sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))[:MOST_CLASSES])
+        distinct = len(self._counts)
+        return Summary(self._read, max(total, self._read), classes=frequent or None, distinct=distinct, problem=problem)
