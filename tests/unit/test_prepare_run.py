@@ -228,6 +228,30 @@ def test_targets_that_cannot_be_prepared(tmp_path, prepare_target, loss, dtype, 
         resolve(job_of(path, None, prepare_target, **({"loss": loss} if loss else {})))
 
 
+def test_examples_that_are_files_with_statistics_beside_them(tmp_path):
+    rng = np.random.default_rng(0)
+    images = rng.normal((3, -40), (2, 9), (12, 4, 5, 2)).astype("f4")
+    labels = rng.integers(0, 3, 12)
+    for number in range(12):
+        write(tmp_path / f"data-{number}.h5", climate=images[number], label=labels[number])
+    table = np.array([[-3, 9, 3, 2], [-70, 0, -40, 9.0]])  # a row for each channel: min, max, mean, std
+    write(tmp_path / "stats.h5", **{"climate/stats": table})
+    step = {"name": "standardise", "axis": "channel", "file": "stats.h5"}
+    step |= {"mean": "climate/stats[:, 2]", "std": "climate/stats[:, 3]"}
+    data = {"files": ".", "exclude": "stats.h5", "input": "climate", "target": "label", "examples": "files"}
+    layers = ["flatten", {"type": "dense", "units": 3}]
+    job = Job.from_dict(
+        {"data": {**data, "prepare": [step]}, "model": {"layers": layers}, "run": {"epochs": 1}}, tmp_path
+    )
+    result = train(job, run_dir=tmp_path / "run", group=SingleGroup())
+    (tmp_path / "stats.h5").unlink()
+    trained = load_model(tmp_path / "run")
+    weight, bias = (tensor.astype("f8") for tensor in trained.weights.values())
+    expected = ((images - table[:, 2]) / table[:, 3]).reshape(12, -1) @ weight + bias
+    np.testing.assert_allclose(trained.predict(images), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(trained.predict(images), result.predict(images))
+
+
 def test_text_is_one_hot_with_a_column_for_each_category(tmp_path):
     rng = np.random.default_rng(0)
     carriers = np.array(["AA", "B6", "UA"])[rng.integers(0, 2, 60)]

@@ -164,6 +164,7 @@ def test_statistics_from_a_file(data, tmp_path):
     with h5py.File(tmp_path / "stats.h5", "w") as file:
         file["jets/mean"], file["jets/std"] = np.arange(4.0), np.arange(1.0, 5)
         file["wrong"], file["below"] = np.arange(3.0), np.full(4, -1.0)
+        file["table"] = np.stack([np.arange(4.0), np.arange(10.0, 14)], axis=1)
     file = str(tmp_path / "stats.h5")
     step = Standardise(file=file, mean="jets/mean", std="jets/std", columns=(1, 3))
     found = fitted(data, [step]).tensors()
@@ -171,7 +172,11 @@ def test_statistics_from_a_file(data, tmp_path):
         "inputs.0.mean": [1, 3],
         "inputs.0.std": [2, 4],
     }
+    step = Standardise(file=file, mean="table[:, 1]", std="jets/std[2]")
+    found = fitted(data, [step]).tensors()
+    assert (found["inputs.0.mean"].tolist(), found["inputs.0.std"].tolist()) == ([10, 11, 12, 13], [3, 3, 3, 3])
     for options, text in (
+        ({"mean": "table[:, 2]", "std": "jets/std"}, "mean = 'table[:, 2]' cannot be taken of (4, 2) numbers"),
         ({"mean": "wrong", "std": "jets/std"}, "3 numbers"),
         ({"mean": "jets/mean", "std": "below"}, "no std"),
         ({"mean": "jets", "std": "below"}, "no dataset of numbers"),

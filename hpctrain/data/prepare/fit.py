@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 
 from hpctrain.comm.group import Group
+from hpctrain.data.fields.expression import parse
 from hpctrain.data.files import check_file, open_file
 from hpctrain.data.prepare.base import Moments
 from hpctrain.data.prepare.chain import BoundStep, Chain
@@ -269,18 +270,24 @@ def _read(group: Group, bound: BoundStep) -> None:
 
 
 def _dataset(bound: BoundStep, name: str, path: str) -> np.ndarray:
-    """Return a dataset of a step's file as (count,) float64."""
+    """Return a dataset of a step's file, or what is taken of it ("stats[:, 2]"), as (count,) float64."""
     file_path, elements, where = bound.step.file, bound.elements, bound.title
     check_file(file_path)
+    expression = parse(path, f"{bound.where}.{name}")
     with open_file(file_path) as file:
-        dataset = file.get(path)
+        dataset = file.get(expression.path)
         if not isinstance(dataset, h5py.Dataset) or dataset.dtype.kind not in "biuf" or dataset.shape is None:
             there = [key for key, item in file.items() if isinstance(item, h5py.Dataset)]
             raise UserError(
                 f"{where}: {name} = {path!r} is no dataset of numbers in {file_path}",
                 allowed=", ".join(there) or "the file has no datasets at its root",
             )
-        values = np.asarray(dataset[()], np.float64)
+        try:
+            values = np.asarray(dataset[expression.axes], np.float64)
+        except (IndexError, ValueError) as error:
+            raise UserError(
+                f"{where}: {name} = {path!r} cannot be taken of {dataset.shape} numbers in {file_path}", found=error
+            ) from None
     columns, channels = len(elements.columns), elements.shape[-1]
     if values.size == channels != columns:
         values = values.reshape(-1)[list(elements.columns)]  # of all columns: those that are meant
