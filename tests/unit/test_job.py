@@ -240,7 +240,7 @@ class TestRefusals:
             ),
             ({"split": {"validation": -0.1}}, "data.split.validation = -0.1: must be greater than or equal to 0"),
             ({"split": {"test": 1}}, "data.split.test = 1: must be less than 1"),
-            ({"distribute": "all"}, "data.distribute = 'all': must be 'auto', 'scatter' or 'shared'"),
+            ({"distribute": "all"}, "data.distribute = 'all': must be 'auto', 'scatter', 'shared', 'local' or 'mpio'"),
             ({"files": []}, "data.files = []: must be a path"),
             ({"files": ["a.h5", 3]}, "data.files = ['a.h5', 3]: must be a path"),
             ({"files": ""}, "data.files = '': must not hold an empty path"),
