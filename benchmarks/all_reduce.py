@@ -62,7 +62,7 @@ def main(group: Group, args: argparse.Namespace) -> None:
         ours = COLLECTIVES.get(name)(group)
         ours.warm_up()
         for size in args.sizes:
-            buffer = group.allocate(size // 4)
+            buffer = ours.allocate(group, size // 4)
             calls = [functools.partial(collective.all_reduce, buffer) for collective in (ours, native)]
             for call in calls:
                 check(group, call, buffer)

@@ -76,13 +76,13 @@ class Case:
             for i in range(len(inputs))
         ]
 
-    def model(self, dtype: Any = np.float32) -> Model:
-        """Return the network, without weights; all it computes is of this type."""
+    def model(self, dtype: Any = np.float32, **memory: Any) -> Model:
+        """Return the network, without weights; all it computes is of this type.  `memory`: `allocate...` of `Model`."""
         layers = [part_from(LAYERS, spec, f"layers.{i}", "type") for i, spec in enumerate(self.layers)]
         names = {"binary": "binary_cross_entropy", "real": "mse"}
         loss = LOSSES.get(names.get(self.kind, "softmax_cross_entropy"))()
         shape = (*self.shape[1:], self.shape[0])  # channels last; one axis stays as it is
-        return Model(layers, shape, loss, "real" if self.kind == "real" else "class", dtype=dtype)
+        return Model(layers, shape, loss, "real" if self.kind == "real" else "class", dtype=dtype, **memory)
 
     def set_weights(self, model: Model, parameters: Tensors) -> None:
         """Give the model the peer's initial weights."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -71,12 +72,14 @@ class Ours:
     def __init__(self, group: Group, case: Case, folder: Path) -> None:
         data, weights = np.load(folder / "data.npz"), np.load(folder / "weights.npz")
         self.batches = case.batches(data["inputs"], data["targets"])
-        self.model = case.model()
+        strategy = AllReduce()
+        memory = functools.partial(strategy.allocate_gradients, group)
+        self.model = case.model(allocate_gradients=memory)
         case.set_weights(self.model, weights)
         self.model.table = UpdateTable.from_slots(self.model.layout)
         self.model.reserve(case.batch)
         self.optimizer = Sgd(**UPDATE)
-        self.strategy = AllReduce().bind(group, self.model, self.optimizer, None)
+        self.strategy = strategy.bind(group, self.model, self.optimizer, None)
         started = time.perf_counter()
         self.model.warm_up()
         self.strategy.warm_up()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import tracemalloc
 from collections.abc import Sequence
@@ -86,11 +87,13 @@ def count_allocations(
         random = np.random.default_rng(group.rank)
         inputs = random.normal(size=(hi - lo, *input_shape)).astype(np.float32)
         shard = MemoryShard(form, inputs, random.integers(0, 3, hi - lo), starts, lo)
-    model = Model(layers, input_shape, SoftmaxCrossEntropy(), "class", allocate=group.allocate)
+    combine = AllReduce(collective=collective)
+    gradients = functools.partial(combine.allocate_gradients, group)
+    model = Model(layers, input_shape, SoftmaxCrossEntropy(), "class", allocate_gradients=gradients)
     model.table = update_table(model.layout, dict.fromkeys((slot.name for slot in model.layout), True), (), False)
     model.initialize()
     optimizer = Adam(lr=0.001, ema=0.99)
-    strategy = AllReduce(collective=collective).bind(group, model, optimizer, Clip(value=1.0, norm=1.0))
+    strategy = combine.bind(group, model, optimizer, Clip(value=1.0, norm=1.0))
     window = 2 * rows * (form.row_bytes + 32)
     unit = options.get("micro_batch", 1) if len(model.state_layout) else 1
     loader = BatchLoader(group, shard, rows, 0, shuffle, window_bytes=window, unit=unit, buffer_bytes=8 * window)

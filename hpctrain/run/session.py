@@ -226,7 +226,7 @@ class Session:
             steps_per_epoch=self.loader.steps_per_epoch,
             total_steps=self.total_steps,
             global_batch=self.job.run.update_batch,
-            strategy=self.job.strategy.describe(),
+            strategy=self.strategy.describe(),
             first_step=first_step,
         )
 

@@ -9,6 +9,7 @@ import pydantic
 
 from hpctrain.comm.collectives import COLLECTIVES
 from hpctrain.comm.collectives.base import Collective
+from hpctrain.comm.collectives.choice import AUTO, allocate, collective_for, likely
 from hpctrain.comm.group import Group
 from hpctrain.errors import UserError, unknown_name
 from hpctrain.memory import taken_bytes
@@ -18,24 +19,28 @@ from hpctrain.strategies.base import FlatModel, StepOutcome, Strategy, StrategyR
 
 
 class AllReduce(Strategy):
-    """Synchronous data parallelism by one all-reduce a step; `collective` names how: "ring" or "native" (MPI's own)."""
+    """Synchronous data parallelism by one all-reduce a step; `collective` names how, see `comm.collectives`.
 
-    collective: str = "native"
+    "auto": in memory that the ranks of a node share ("window"), or by MPI's own ("native") where each has a node.
+    """
+
+    collective: str = AUTO
 
     @pydantic.field_validator("collective")
     @classmethod
     def _known(cls, name: str) -> str:
-        if name not in COLLECTIVES:
-            raise ValueError(unknown_name(COLLECTIVES.kind, name, COLLECTIVES).message)
+        if name != AUTO and name not in COLLECTIVES:
+            raise ValueError(unknown_name(COLLECTIVES.kind, name, [AUTO, *COLLECTIVES]).message)
         return name
 
     def allocate_gradients(self, group: Group, count: int) -> np.ndarray:
         """Return the gradients' array, in shared memory where the collective works there."""
-        return COLLECTIVES.get(self.collective).allocate(group, count)
+        return allocate(self.collective, group, count)
 
     def bind(self, group: Group, model: FlatModel, optimizer: Any, clip: Any | None) -> AllReduceRun:
         """Make the run-time object and the optimizer's state."""
-        return AllReduceRun(COLLECTIVES.get(self.collective)(group), model, optimizer, clip)
+        name, collective = collective_for(self.collective, group, model.grad_buffer)
+        return AllReduceRun(name, collective, model, optimizer, clip)
 
     def memory_bytes(self, size: int, parameters: int, summed: int, optimizer: Any) -> dict[str, int]:
         """Return the bytes of the optimizer's state, the weights' average and the collective's scratch."""
@@ -43,18 +48,15 @@ class AllReduce(Strategy):
         return {
             "optimizer": len(optimizer.slots) * buffer,
             "moving average of the weights": 0 if optimizer.ema is None else buffer,
-            "combining gradients": COLLECTIVES.get(self.collective).scratch_bytes(summed, size),
+            "combining gradients": COLLECTIVES.get(likely(self.collective, size)).scratch_bytes(summed, size),
         }
-
-    def describe(self) -> str:
-        """Return "all_reduce (COLLECTIVE)"."""
-        return f"all_reduce ({self.collective})"
 
 
 class AllReduceRun(StrategyRun):
     """w <- optimizer(w, sum over ranks of the gradient sums / sum over ranks of the weights)."""
 
-    def __init__(self, collective: Collective, model: FlatModel, optimizer: Any, clip: Any | None) -> None:
+    def __init__(self, name: str, collective: Collective, model: FlatModel, optimizer: Any, clip: Any | None) -> None:
+        self._name = name
         self._collective = collective
         self._model = model
         self._optimizer = optimizer
@@ -86,6 +88,10 @@ class AllReduceRun(StrategyRun):
             self._average.add(step)
         model.update_state(float(self._tail[ROWS]))
         return StepOutcome(weight, loss, grad_norm, bool(self._tail[STOP] > 0), bool(self._tail[CHECKPOINT] > 0))
+
+    def describe(self) -> str:
+        """Return "all_reduce (COLLECTIVE)", the one that is at work."""
+        return f"all_reduce ({self._name})"
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Return the optimizer's state buffers by slot name, and the average; each as long as the parameters."""

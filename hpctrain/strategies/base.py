@@ -77,10 +77,6 @@ class Strategy(Part, ABC):
         summed      length of `model.grad_buffer`
         """
 
-    @abstractmethod
-    def describe(self) -> str:
-        """Return one phrase for people: "all_reduce (ring)"."""
-
 
 class StrategyRun(ABC):
     """A strategy at work.  Every rank calls the same methods in the same order, except `warm_up`."""
@@ -92,6 +88,10 @@ class StrategyRun(ABC):
         Takes `model.grad_buffer` with this rank's sums: the gradients of its rows, and in the tail their weight and
         loss and its wishes (`nn.flat`).  The content afterwards is undefined; the caller zeroes it for the next sums.
         """
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return one phrase for people: "all_reduce (ring)"."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, np.ndarray]:

@@ -198,9 +198,8 @@ name = "constant"                 # or "step" (every = "10 epochs", factor = 0.1
 
 [strategy]
 name = "all_reduce"               # every rank works on its part of each batch; the gradients are summed
-# collective = "native"           # the MPI library's own; or "ring": faster for gradients of megabytes and more;
-                                  # "halving_doubling": fewer messages on 4, 8, ... ranks; "tree": for short gradients;
-                                  # "window": in memory that the ranks of a node share
+# collective = "auto"             # "window" (sums in memory that the ranks of a node share) where there is such memory,
+                                  # or "native", the MPI library's own; also "ring", "halving_doubling", "tree"
 
 [run]
 # name = "job"                    # names the run's folder; default: this file's name

@@ -12,7 +12,7 @@ SHARE = 4096  # rows of a batch on a rank
 
 @pytest.mark.parametrize(
     ("network", "shape", "options", "shuffle", "collective"),
-    [(MLP, (20,), {}, "none", "native"), (CNN, (8, 8, 2), {"micro_batch": 1024}, "global", "ring")],
+    [(MLP, (20,), {}, "none", "window"), (CNN, (8, 8, 2), {"micro_batch": 1024}, "global", "ring")],
 )
 def test_a_step_makes_no_array(network, shape, options, shuffle, collective):
     group = join()

@@ -127,7 +127,13 @@ def test_two_ranks_take_the_path_of_one(two_ranks: Run, alone: Run) -> None:
 # A covering set: each world size, collective and way to hand out data; tests/acceptance runs every combination.
 @pytest.mark.parametrize(
     ("ranks", "collective", "distribute"),
-    [(3, "native", "scatter"), (3, "ring", "shared"), (5, "ring", "scatter"), (5, "native", "shared")],
+    [
+        (3, "native", "scatter"),
+        (3, "window", "shared"),
+        (4, "halving_doubling", "scatter"),
+        (5, "ring", "scatter"),
+        (5, "window", "shared"),
+    ],
 )
 def test_more_ranks_take_the_path_of_one(
     ranks: int, collective: str, distribute: str, alone: Run, tmp_path: Path

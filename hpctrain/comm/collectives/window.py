@@ -11,6 +11,7 @@ from hpctrain.comm.collectives.base import Collective
 from hpctrain.comm.group import Group
 from hpctrain.comm.schedule import part_bounds
 from hpctrain.comm.shared_memory import SharedRows, share, shared_rows
+from hpctrain.errors import UserError
 from hpctrain.kernels.window import BLOCK, LINE, add_rows, copy_row, meet, sum_rows
 
 _SPINS = 2000  # looks at a flag before a rank gives its core away, where each has one
@@ -40,12 +41,14 @@ class WindowCollective(Collective):
     @staticmethod
     def allocate(group: Group, count: int) -> np.ndarray:
         """Return a zeroed float32 array that this collective sums without copying; collective."""
-        return share(group.local(), count) if group.local_size > 1 else group.allocate(count)
+        local = group.local()
+        with group.agreed():  # nodes have memory of their own: one may have enough of it, and another not
+            return share(local, count) if local.size > 1 else group.allocate(count)
 
     @staticmethod
     def scratch_bytes(length: int, size: int) -> int:
-        """Return the bytes beside a buffer of the right kind: next to none."""
-        return 4 * BLOCK
+        """Return the bytes of what a rank touches of the others' buffers: its part of each."""
+        return 4 * (size - 1) * -(-length // size)
 
     def all_reduce(self, buffer: np.ndarray) -> None:
         """Replace the buffer by the sum over all ranks."""
@@ -105,7 +108,10 @@ class WindowCollective(Collective):
 
     def _room(self, length: int) -> np.ndarray:
         if self._copied_into is None or len(self._copied_into) < length:
-            self._copied_into = share(self._local, length)
+            try:
+                self._copied_into = share(self._local, length)
+            except UserError as error:  # other nodes have enough, or need none: they do not know of it
+                raise UserError.from_message(error.message, agreed=self.group.nodes == 1) from None
         return self._copied_into
 
     def _meet(self, shared: SharedRows) -> None:
