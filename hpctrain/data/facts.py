@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from hpctrain.data.values import bad_label, counts
 from hpctrain.errors import UserError
 
 _FIRST_ROWS, _FIRST_EXAMPLES = 4096, 16  # looked at; the second where each has a file or a group of its own
+_FEW = 1000  # examples of many that are files or groups
 _BLOCK_LABELS = 1 << 18
 _MOST_CLASSES = 1 << 16  # beyond this nobody wants to read which labels are missing
 
@@ -46,6 +48,7 @@ class DataFacts:
     classes      largest label + 1; None for real targets
     label_min, label_max  the extreme labels and their first places; None for real targets
     missing      labels from 0 to the largest that no row has
+    all_labels_seen  whether these are all the labels; else they are those of some examples
     fingerprint  for each source what a resumed run must find again
     input_parts  names of the parts of the inputs, see `Hdf5Source.input_parts`
     categories   of inputs and targets that are text, see `fields.categories`
@@ -62,6 +65,7 @@ class DataFacts:
     label_min: Label | None = None
     label_max: Label | None = None
     missing: list[int] = field(default_factory=list)
+    all_labels_seen: bool = True
     fingerprint: dict[str, dict[str, object]] = field(default_factory=dict)
     input_parts: dict[str, tuple[int, int, tuple[int, ...] | None]] = field(default_factory=dict)
     categories: Categories = field(default_factory=dict)
@@ -77,11 +81,15 @@ class DataFacts:
         validation: Hdf5Source | None = None,
         test: Hdf5Source | None = None,
         split: RowSplit | None = None,
+        few: bool = False,
     ) -> DataFacts:
         """Gather the facts: metadata, and for class targets one bounded pass over the labels.
 
-        `split` says which rows of the training files become the validation and the test part; default: none.  Raises
-        `UserError` where sources do not fit together or a label is negative.
+        split  which rows of the training files become the validation and the test part; default: none
+        few    where every example has a file or a group of its own, look at the labels of some only: enough where the
+               network is known, and does not follow from the labels
+
+        Raises `UserError` where sources do not fit together or a label is negative.
         """
         sources = {"train": train, "validation": validation, "test": test}
         sources = {part: source for part, source in sources.items() if source is not None}
@@ -95,7 +103,7 @@ class DataFacts:
         held = (split or Split(len(train), 0)).counts
         rows = {part: count for part, count in zip(("train", "validation", "test"), held, strict=True) if count}
         rows |= {part: len(source) for part, source in sources.items() if part != "train"}
-        labels = _labels(list(sources.values())) if train.target_kind == "class" else {}
+        labels = _labels(list(sources.values()), few) if train.target_kind == "class" else {}
         prints = {part: source.fingerprint() for part, source in sources.items()}
         if isinstance(split, CodedSplit):
             prints["train"]["split"] = split.digest
@@ -131,17 +139,29 @@ def _are_whole(source: Hdf5Source) -> bool:
     return source.format.target_width == 1 and bool((targets == np.floor(targets)).all() and targets.min() >= 0)
 
 
-def _labels(sources: list[Hdf5Source]) -> dict[str, object]:
+def _looked_at(source: Hdf5Source, few: bool) -> Iterator[tuple[int, int]]:
+    """Yield the blocks lo..hi of examples whose labels are looked at."""
+    if few and not source.has_rows and len(source) > _FEW:
+        yield from ((at, at + 1) for at in np.linspace(0, len(source) - 1, _FEW).astype(int).tolist())
+        return
+    block = max(1, min(_BLOCK_LABELS // source.format.target_width, source.target_rows_at_once))
+    for lo in range(0, len(source), block):
+        yield lo, min(lo + block, len(source))
+
+
+def _labels(sources: list[Hdf5Source], few: bool) -> dict[str, object]:
     """Return the extreme labels and the gaps, from one pass over the targets of all sources."""
     low: Label | None = None
     high: Label | None = None
     seen: set[int] = set()
+    seen_all = True
     for source in sources:
         form = source.format
-        block = max(1, min(_BLOCK_LABELS // form.target_width, source.target_rows_at_once))
-        _, targets, weight = replace(form, input_shape=(0,)).empty(min(len(source), block))
-        for lo in range(0, len(source), block):
-            rows = min(block, len(source) - lo)
+        blocks = list(_looked_at(source, few))
+        seen_all &= sum(hi - lo for lo, hi in blocks) == len(source)
+        _, targets, weight = replace(form, input_shape=(0,)).empty(max(hi - lo for lo, hi in blocks))
+        for lo, hi in blocks:
+            rows = hi - lo
             source.read_into(lo, None, targets[:rows], weight[:rows])
             at = np.flatnonzero(counts(form, targets[:rows], weight[:rows]))
             if not len(at):
@@ -166,8 +186,14 @@ def _labels(sources: list[Hdf5Source]) -> dict[str, object]:
             hint="check data.weight, data.mask and data.ignore_label",
         )
     classes = high.value + 1
-    missing = sorted(set(range(classes)) - seen) if classes <= _MOST_CLASSES else []
-    return {"classes": classes, "label_min": low, "label_max": high, "missing": missing}
+    missing = sorted(set(range(classes)) - seen) if classes <= _MOST_CLASSES and seen_all else []
+    return {
+        "classes": classes,
+        "label_min": low,
+        "label_max": high,
+        "missing": missing,
+        "all_labels_seen": seen_all,
+    }
 
 
 def _label(source: Hdf5Source, value: int, row: int) -> Label:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from hpctrain.data.checked import Checked
 from hpctrain.data.fields.categories import Categories
 from hpctrain.data.fields.examples import Windows, examples_of
 from hpctrain.data.fields.field import Field
@@ -25,21 +26,14 @@ from hpctrain.data.mapping import Access
 from hpctrain.data.prepare.preparation import Preparation
 from hpctrain.data.prepared import PreparedRows
 from hpctrain.data.values import (
-    bad_label,
-    bad_value,
     bad_weight,
-    counts,
-    first_bad,
-    first_bad_token,
-    token_error,
-    unprepared,
     weight_error,
 )
 
 _TARGET_BYTES = 32 << 20
 
 
-class Hdf5Source(Access, PreparedRows):
+class Hdf5Source(Access, PreparedRows, Checked):
     """The examples of several HDF5 files, one after another in the order given.
 
     files         paths (see `files.expand`)
@@ -55,6 +49,7 @@ class Hdf5Source(Access, PreparedRows):
     ignore_label  the label of positions (or rows) that do not count
     channels_first  the inputs are stored (rows, channels, ...) and turned to (rows, ..., channels) as they are read; so
                   are real targets with channels at each place of the inputs, and weights of the targets' shape
+    classes       class labels have to be below this; None: any
     tokens        the inputs have to be whole numbers below this; None: any finite numbers
     examples      "rows": a row of the datasets is an example; "files": a file; "groups": a group that fits `group`
     combine       "columns", "stack" or "flat": how several datasets become one array, see `fields.field`
@@ -81,6 +76,7 @@ class Hdf5Source(Access, PreparedRows):
         ignore_label: int | None = None,
         channels_first: bool = False,
         tokens: int | None = None,
+        classes: int | None = None,
         examples: str = "rows",
         group: str = "*",
         combine: str = "columns",
@@ -104,6 +100,7 @@ class Hdf5Source(Access, PreparedRows):
         self.stored_format = self._layout.format
         self.prepare(preparation)
         self._tokens, self._ignore_label, self._missing = tokens, ignore_label, missing
+        self._classes = classes if self.target_kind == "class" else None
         self._is_turned, self._has_windows = channels_first, windows is not None
         self._dropped = Dropped(len(self))
         self._open: Opened | None = None
@@ -331,37 +328,6 @@ class Hdf5Source(Access, PreparedRows):
             weight *= factor
         if self._ignore_label is not None:
             weight[targets.reshape(weight.shape) == self._ignore_label] = 0
-
-    def check_values(self, inputs: np.ndarray, targets: np.ndarray, weight: np.ndarray, first_row: int) -> None:
-        """Raise `UserError` for NaN or infinity, a negative label that counts or no token; names the first such row.
-
-        `first_row` is the number, among all rows, of the arrays' first.
-        """
-        found = first_bad(self.format, inputs, targets, weight)
-        if found:
-            row, where = found
-            field, values = (self._input, inputs) if where == "input" else (self._target, targets)
-            if values is targets and self.target_kind == "class":
-                labels, its_weight = targets[row : row + 1].reshape(1, -1), weight[row : row + 1]
-                label = int(labels[counts(self.format, labels, its_weight)].min())
-                raise bad_label(self.stored_label(first_row + row, label), self.place(first_row + row))
-            last = field.shape[-1] if field.shape else 1
-            if made_by := self.made_bad(f"{where}s", first_row + row):
-                raise unprepared(self.place(first_row + row, field.name), made_by)
-            numbers = self.stored(f"{where}s", first_row + row, first_row + row + 1) if self.chains else values[row]
-            column = int(np.argmin(np.isfinite(numbers.reshape(-1)))) % last
-            raise bad_value(values[row], self.place(first_row + row, field.name_at(column)))
-        if self._tokens is not None and (row := first_bad_token(inputs, self._tokens)) >= 0:
-            raise token_error(inputs[row], self._tokens, self.place(first_row + row, self.input))
-
-    def stored_label(self, row: int, label: int) -> int:
-        """Return a label of a row as the file has it: read as int64, one above int64's largest becomes negative."""
-        file = self._examples.file_of(row)
-        group = self._examples.group(file, row - self._examples.starts[file])
-        members = self._opened(file).members(self._target, group, self._layout.members_of, lambda found: None)
-        if self._target.one_hot or any(member.scaling.fills for member in members):
-            return label  # it may stand for something else than a label
-        return label % 2**64 if any(member.stored_type.kind == "u" for member in members) else label
 
     def _opened(self, file: int) -> Opened:
         path = self.files[file]

@@ -56,6 +56,23 @@ def bad_value(values: np.ndarray, place: str) -> UserError:
     )
 
 
+def first_unknown_label(form: RowFormat, targets: np.ndarray, weight: np.ndarray, classes: int) -> int:
+    """Return the first row with a label that counts and is not below `classes`, or -1."""
+    if targets.size == 0 or targets.max() < classes:
+        return -1
+    return _first_true((targets.reshape(len(targets), -1) >= classes) & counts(form, targets, weight))
+
+
+def label_error(label: object, classes: int, place: str, hint: str | None = None) -> UserError:
+    """Return the error for a label that the network has no output for."""
+    return UserError(
+        f"a class label is out of range: {label} in {place}",
+        found=label,
+        allowed=f"0 to {classes - 1}: the network tells {classes} classes apart",
+        hint=hint or "correct the label, or give the last layer more units",
+    )
+
+
 def first_bad_token(inputs: np.ndarray, tokens: int) -> int:
     """Return the first row that holds anything but the whole numbers 0 to tokens - 1, or -1."""
     flat = inputs.reshape(len(inputs), -1)

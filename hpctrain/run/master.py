@@ -19,6 +19,7 @@ from hpctrain.data.files import expand, identity
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.data.prepare.preparation import Preparation
 from hpctrain.data.splits import RowSplit
+from hpctrain.data.values import label_error
 from hpctrain.errors import UserError, unknown_name
 from hpctrain.job import Job
 from hpctrain.nn.check import check_outputs, output_shape
@@ -42,6 +43,7 @@ class Prepared:
     split   the part of each row of the training files
     preparation  what is done to inputs and targets; its steps learn when the data is loaded
     tokens  how many tokens the inputs may name, where the network begins with an embedding
+    classes  below which class labels have to be, where not all were looked at
     notes   what the run says of its data
     """
 
@@ -51,6 +53,7 @@ class Prepared:
     split: RowSplit
     preparation: Preparation
     tokens: int | None = None
+    classes: int | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -63,8 +66,15 @@ class Prepared:
         """Open the files of a part ("train", "validation", "test"); None where the part has no files of its own."""
         if part not in self.files:
             return None
-        preparation, categories = self.preparation, self.facts.categories
-        return open_source(self.job, self.files[part], self.facts.target_kind, self.tokens, categories, preparation)
+        return open_source(
+            self.job,
+            self.files[part],
+            self.facts.target_kind,
+            self.tokens,
+            self.facts.categories,
+            self.preparation,
+            self.classes,
+        )
 
 
 def open_source(
@@ -74,12 +84,14 @@ def open_source(
     tokens: int | None = None,
     categories: Categories | None = None,
     preparation: Preparation | None = None,
+    classes: int | None = None,
 ) -> Hdf5Source:
     """Open data files for the datasets that a job names.
 
     tokens      what their inputs have to be, see `Prepared`
     categories  of text, as the training files have them; None: these are the training files
     preparation  what is done to the examples, see `Prepared`
+    classes     below which class labels have to be, see `Prepared`
     """
     data = job.data
     windows = data.windows
@@ -93,6 +105,7 @@ def open_source(
         ignore_label=data.ignore_label,
         channels_first=data.channels_first,
         tokens=tokens,
+        classes=classes,
         examples=data.examples,
         group=data.group,
         combine=data.combine,
@@ -135,7 +148,8 @@ def resolve(job: Job, workers: int = 1, learned: Learned | None = None) -> Prepa
     preparation = preparation_of(job, train, split, learned)
     for source in sources.values():
         source.prepare(preparation)
-    facts = DataFacts.collect(train, sources.get("validation"), sources.get("test"), split)
+    few = job.model.layers is not None  # the network does not follow from the labels
+    facts = DataFacts.collect(train, sources.get("validation"), sources.get("test"), split, few)
     if (shared := train.shared_numbers()) is not None:
         raise UserError(
             "data.input and data.target have a dataset in common, so that the network would be told the answer",
@@ -157,13 +171,13 @@ def resolve(job: Job, workers: int = 1, learned: Learned | None = None) -> Prepa
         micro_batch=_micro_batch(job, graph),
     )
     out_shape = output_shape(layers, facts.input_shape)
-    _check_labels(out_shape[-1], loss, facts)
+    classes = _check_labels(out_shape[-1], loss, facts)
     check_outputs(layers, out_shape, loss, facts.target_kind, facts.classes, facts.target_shape)
     width = loss.judged_width(facts.target_kind, out_shape, sources["train"].format.positions)
     _check_metrics(job, width, metrics, facts)
     _check_memory(graph)
     update_table_of(job, graph)  # finds groups that fit no tensor
-    return Prepared(job, facts, files, split, preparation, graph.tokens, said)
+    return Prepared(job, facts, files, split, preparation, graph.tokens, classes, said)
 
 
 def _check_memory(graph: Graph) -> None:
@@ -257,21 +271,21 @@ def _target_kind(loss: Loss | None) -> str | None:
     return "real" if loss is not None and loss.accepts == ("real",) else None
 
 
-def _check_labels(width: int, loss: Loss, facts: DataFacts) -> None:
-    """Name a label that has no output, and its row, rather than only the number of classes."""
+def _check_labels(width: int, loss: Loss, facts: DataFacts) -> int | None:
+    """Name a label that has no output, and its row, rather than only the number of classes.
+
+    Returns how many classes there may be, where not all labels were looked at.
+    """
     if facts.label_max is None:
-        return
+        return None
     one_output = loss.outputs_for("class", facts.classes, 1) == 1
     limit = 2 if one_output else width
-    if (width > 1 or one_output) and facts.label_max.value >= limit:
-        raise UserError(
-            f"a class label is out of range: {facts.label_max}",
-            found=facts.label_max.value,
-            allowed=f"0 to {limit - 1}: the network tells {limit} classes apart",
-            hint='take loss "softmax_cross_entropy" and an output for each class'
-            if one_output
-            else f"correct the label, or give the last layer {facts.classes} units",
-        )
+    limited = width > 1 or one_output
+    if limited and facts.label_max.value >= limit:
+        hint = f"correct the label, or give the last layer {facts.classes} units"
+        hint = 'take loss "softmax_cross_entropy" and an output for each class' if one_output else hint
+        raise label_error(facts.label_max.value, limit, facts.label_max.place, hint)
+    return limit if limited and not facts.all_labels_seen else None
 
 
 def _check_metrics(job: Job, width: int, metrics: Sequence[Metric], facts: DataFacts) -> None:

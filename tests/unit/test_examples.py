@@ -13,6 +13,7 @@ from hpctrain.data.files import expand
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.errors import UserError
 from hpctrain.job import Job
+from hpctrain.run.master import resolve
 
 
 def write(path, **datasets):
@@ -320,3 +321,33 @@ class TestFilesThatChange:
         write_it.close()
         assert "h5clear" in refused("was not closed by what writes it", Hdf5Source, [str(copy)], "x", "y")
         Hdf5Source([path], "x", "y").read(0, 5)
+
+
+class TestManyLabels:
+    """Where each of many examples has a file or a group of its own, only some labels are looked at beforehand."""
+
+    @pytest.fixture
+    def path(self, tmp_path):
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            for i in range(1500):
+                group = file.create_group(f"s{i}")
+                group["x"], group["y"] = np.zeros(2), i % 3
+            file["s701/y"][()] = 7  # not one of those that are looked at
+        return str(tmp_path / "a.h5")
+
+    def job(self, path, **model):
+        return Job(data={"files": path, "examples": "groups", "input": "x", "target": "y"}, model=model)
+
+    def test_a_label_without_an_output_is_found_when_it_is_read(self, path):
+        prepared = resolve(self.job(path, layers=[{"type": "dense", "units": 4}]))
+        assert not prepared.facts.all_labels_seen
+        assert (prepared.facts.classes, prepared.facts.missing, prepared.classes) == (3, [], 4)
+        source = prepared.source("train")
+        source.check_values(*source.read(0, 700), 0)
+        message = refused("out of range: 7 in 'y' of group 's701'", source.check_values, *source.read(600, 800), 600)
+        assert "0 to 3: the network tells 4 classes apart" in message
+
+    def test_a_network_that_follows_from_the_labels_needs_all_of_them(self, path):
+        prepared = resolve(self.job(path))
+        assert prepared.facts.all_labels_seen
+        assert (prepared.facts.classes, prepared.facts.missing, prepared.classes) == (8, [3, 4, 5, 6], None)
