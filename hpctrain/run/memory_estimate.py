@@ -121,7 +121,7 @@ def _data(prepared: Prepared, sources: dict[str, Hdf5Source], ranks: int, rank: 
     job = prepared.job
     split = tuple(count / prepared.split.rows for count in prepared.split.counts[1:])
     distribute, needs, ways = _ways(prepared, sources, ranks)
-    reads = distribute == "shared" or rank == 0
+    reads = distribute != "scatter" or rank == 0
     held = prepared.split.nbytes + sum(chain.kept_bytes for _, chain in prepared.preparation.chains())
     passing = 0
     if reads:
