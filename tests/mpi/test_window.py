@@ -1,5 +1,6 @@
 """Sums in shared memory: in one node and over several (as if), with gradients that live there and with others."""
 
+import errno
 import gc
 from pathlib import Path
 
@@ -7,9 +8,11 @@ import numpy as np
 import pytest
 
 from hpctrain.comm import join
+from hpctrain.comm.collectives import choice
 from hpctrain.comm.collectives.window import WindowCollective
 from hpctrain.comm.mpi_group import MpiGroup
 from hpctrain.comm.shared_memory import share, shared_rows
+from hpctrain.errors import UserError
 
 pytestmark = pytest.mark.mpi(min_size=1)
 LENGTHS = (0, 1, 5, 1000, 70_001)
@@ -97,3 +100,32 @@ def test_many_meetings_in_a_row_mix_nothing_up():
         collective.all_reduce(buffer)
         expected = group.size * turn + group.size * (group.size - 1) // 2
         assert (buffer == expected).all(), turn
+
+
+def test_auto_shares_memory_where_ranks_share_a_node(group):
+    buffer = choice.allocate("auto", group, 1000)
+    name, collective = choice.collective_for("auto", group, buffer)
+    assert name == ("window" if group.nodes < group.size else "native")
+    assert (shared_rows(buffer) is not None) == (group.local_size > 1)
+    buffer[:] = mine(group.rank, 1000)
+    collective.all_reduce(buffer)
+    np.testing.assert_array_equal(buffer, total(group.size, 1000))
+
+
+def test_without_enough_shared_memory_auto_does_without_and_window_says_so(group, monkeypatch):
+    def full(number, start, size):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if group.rank == 0:  # one node has too little, the others do not know of it
+        monkeypatch.setattr("os.posix_fallocate", full)
+    first_node_shares = group.broadcast_object(group.local_size) > 1
+    buffer = choice.allocate("auto", group, 1000)
+    name, collective = choice.collective_for("auto", group, buffer)
+    if first_node_shares:
+        assert name == "native"
+        assert shared_rows(buffer) is None
+        with pytest.raises(UserError, match="not enough shared memory"):
+            choice.allocate("window", group, 1000)
+    buffer[:] = mine(group.rank, 1000)
+    collective.all_reduce(buffer)
+    np.testing.assert_array_equal(buffer, total(group.size, 1000))
