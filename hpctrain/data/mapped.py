@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -64,6 +64,7 @@ class MappedShard(Shard):
     targets: np.ndarray
     stored: np.ndarray
     cuts: np.ndarray | None = None
+    _threads: list[ThreadPoolExecutor] = field(default_factory=list)
 
     def weighed(self, weigh: Weigh) -> MappedShard:
         """Return the same rows with other weights; see `Weigh`."""
@@ -119,7 +120,13 @@ class MappedShard(Shard):
     def feed(self, steps: Steps, chunks: Chunks | None) -> Feed:
         """Return windows that are gathered by a thread."""
         thread = ThreadPoolExecutor(1, "hpctrain-gather")
+        self._threads.append(thread)
         return MappedFeed((_GatheredWindow(steps, self, thread), _GatheredWindow(steps, self, thread)), self.maps)
+
+    def close(self) -> None:
+        """End the threads that gather."""
+        while self._threads:
+            self._threads.pop().shutdown()
 
     def warm_up(self) -> None:
         """Compile or load the kernels, on one row that is none."""

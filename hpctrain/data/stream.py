@@ -70,6 +70,7 @@ class StreamedShard(Shard):
     def batches(self, rows: int) -> Iterator[Batch]:
         """Yield this rank's share of every `rows` x size rows, in order; all ranks make all steps together."""
         loader = BatchLoader(self.group, self, rows * self.group.size, 0, "none", buffer_bytes=_JUDGING_BYTES)
+        self._open[-1].once = True
         try:
             for batch in loader.epoch(0):
                 if batch.rows:
@@ -129,6 +130,7 @@ class Pooled(Held):
         self._released = 0  # pools of the current epoch
         self._half = 0  # where the next pool goes
         self._cancelled = False
+        self.once = False  # there will be no other epoch: nothing is read ahead for it
 
     @property
     def _reads(self) -> bool:
@@ -187,6 +189,8 @@ class Pooled(Held):
         while self._resident < 2:
             epoch = current
             if current.all_asked_for:
+                if self.once:
+                    return
                 if self._following is None:
                     order = current.order
                     self._following = self._plan(replace(order, epoch=order.epoch + 1), 0)
