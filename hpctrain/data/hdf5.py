@@ -101,7 +101,7 @@ class Hdf5Source(Access, PreparedRows, Checked):
         self.prepare(preparation)
         self._tokens, self._ignore_label, self._missing = tokens, ignore_label, missing
         self._classes = classes if self.target_kind == "class" else None
-        self._is_turned, self._has_windows = channels_first, windows is not None
+        self._is_turned, self._windows = channels_first, windows
         self._dropped = Dropped(len(self))
         self._open: Opened | None = None
 
@@ -184,9 +184,11 @@ class Hdf5Source(Access, PreparedRows, Checked):
         Real inputs may well be their own targets, all of them or one dataset of them: that is an autoencoder.
         """
         one, several = self._target, len(self._input.forms) > 1
-        if self._has_windows or (self.target_kind == "real" and (not several or one.forms == self._input.forms)):
-            return None
-        return one.shares_with(self._input)
+        if self._windows is not None:  # what comes after a window is not in it
+            may_be = min(self._windows.ahead) > 0
+        else:
+            may_be = self.target_kind == "real" and (not several or one.forms == self._input.forms)
+        return None if may_be else one.shares_with(self._input)
 
     @property
     def target_rows_at_once(self) -> int:

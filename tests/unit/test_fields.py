@@ -190,6 +190,7 @@ class TestSeveral:
         assert shared("g", "g") is None, "an autoencoder"
         assert shared("g/b", "g/b[:, 0]") is None, "likewise"
         assert shared(["g/a", "c"], "c", windows=Windows(2)) is None, "its past"
+        assert shared("c", "c", windows=Windows(2, (0, 1))) == "c", "its own last row"
 
     def test_what_was_never_written_is_told(self, tmp_path):
         with h5py.File(tmp_path / "a.h5", "w") as file:

@@ -168,6 +168,7 @@ class TestMistakes:
             ({"shape": (2,), "dtype": h5py.ref_dtype}, "references"),
             ({"shape": (2,), "dtype": h5py.vlen_dtype("f4")}, "varying length"),
             (np.zeros(2, "c8"), "complex64"),
+            (np.zeros(2, "V5"), "opaque"),
             (3.0, "a single number"),
             ({"data": h5py.Empty("f4")}, "an empty dataspace"),
             (np.zeros((2, 0)), "rows without a number"),
