@@ -24,9 +24,11 @@ _EXAMPLES = """[bold]Examples[/bold]
 
   mpirun -n 4 python -m hpctrain                          train the built-in job
 
-  python -m hpctrain job > job.toml                       get a job file to edit
+  python -m hpctrain inspect data.h5                      what is in your data
 
-  mpirun -n 4 python -m hpctrain train job.toml           train your own data
+  python -m hpctrain init data.h5 > job.toml              get a job that fits it
+
+  mpirun -n 4 python -m hpctrain train job.toml           train it
 
   python -m hpctrain evaluate runs/job-001 --data new.h5  try the result"""
 

@@ -168,8 +168,8 @@ def _finished_result(
 def _announce(job: Job, console: Monitor) -> None:
     if job.is_builtin:
         console.on_event(
-            "built-in job: 1,797 handwritten digits. To train your own data: python -m hpctrain job > job.toml, "
-            "edit it, mpirun -n 4 python -m hpctrain train job.toml"
+            "built-in job: 1,797 handwritten digits. To train your own data: "
+            "python -m hpctrain init FILE.h5 > job.toml, mpirun -n 4 python -m hpctrain train job.toml"
         )
 
 
@@ -188,7 +188,7 @@ def _say_next(session: Session, result: TrainResult) -> None:
         f"change it    {launch} train {path}/job.toml --set optimizer.lr={session.job.optimizer.lr / 2:g}",
     ]
     if session.job.is_builtin:
-        lines.append(f"your data    python -m hpctrain job > job.toml; edit it; {launch} train job.toml")
+        lines.append(f"your data    python -m hpctrain init FILE.h5 > job.toml; {launch} train job.toml")
     for line in lines:
         session.say(line)
 
