@@ -113,7 +113,7 @@ def rows_of(dataset: h5py.Dataset, handle: int) -> DirectRows | None:
     # Filters are applied in their order: shuffle first, then gzip.
     if filters not in ([], [_GZIP], [_SHUFFLE], [_SHUFFLE, _GZIP]) or dataset.chunks[1:] != dataset.shape[1:]:
         return None
-    if count > _MOST_CHUNKS:
+    if count > _MOST_CHUNKS or not hasattr(dataset.id, "chunk_iter"):  # HDF5 tells since 1.12.3 where chunks are
         return None
     places = np.full((count, 2), -1, np.int64)
     is_plain = True

@@ -1,8 +1,9 @@
-"""Where large arrays are placed."""
+"""Where large arrays are placed, how much memory there is, and sizes as a person writes them."""
 
 import numpy as np
 import pytest
 
+from hpctrain import memory
 from hpctrain.memory import aligned_zeros, peak_bytes, resident_bytes, taken_bytes
 
 HUGE = 1 << 21
@@ -66,3 +67,35 @@ def test_what_is_used_is_resident_and_what_was_used_is_the_peak():
     del array
     assert resident_bytes() < used - 15 * HUGE
     assert peak_bytes() > used - HUGE  # Linux counts by and by
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("512 MB", 512 * 10**6), ("1.5 GiB", 3 << 29), ("64kb", 64_000), (" 2 TB ", 2 * 10**12), ("1 KiB", 1024)],
+)
+def test_sizes_are_read(text, size):
+    assert memory.parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["512", "MB", "-1 MB", "0 MB", "1 XB", "1 MB more", 512])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(ValueError, match="must be a size"):
+        memory.parse_bytes(text)
+
+
+def test_a_batch_system_may_leave_less_than_the_machine_has(tmp_path, monkeypatch):
+    def limit(folder, most, used, cached):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in (("max", most), ("current", used), ("stat", f"anon 5\nfile {cached}\nfile_mapped 3")):
+            (folder / f"memory.{name}").write_text(f"{text}\n")
+
+    monkeypatch.setattr(memory, "_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(memory, "_GROUP", tmp_path / "cgroup")
+    there = memory.psutil.virtual_memory().available
+    assert memory.available_bytes() == pytest.approx(there, rel=0.2)
+    (tmp_path / "cgroup").write_text("0::/slurm/job_1/step_0\n")
+    limit(tmp_path / "groups" / "slurm" / "job_1" / "step_0", "max", 900, 0)
+    limit(tmp_path / "groups" / "slurm" / "job_1", 1000, 900, 300)
+    assert memory.available_bytes() == 400  # files in the cache give way
+    limit(tmp_path / "groups" / "slurm", 10_000, 9_990, 20)
+    assert memory.available_bytes() == 30
