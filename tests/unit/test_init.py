@@ -169,6 +169,10 @@ def test_one_label_of_few_an_example_is_split_by_class(tmp_path: Path) -> None:
         assert tomllib.loads(tool.init([str(path)]))["data"]["split"] == (
             {"validation": 0.1, "test": 0.1} | ({"by": "stratified"} if name == "kind" else {})
         )
+    rare = np.arange(120) // 2  # two examples of each class: no tenth of them
+    path = write_arrays(tmp_path / "rare.h5", x=X, y=rare)
+    assert "by" not in tomllib.loads(tool.init([str(path)]))["data"]["split"]
+    assert resolve(job_of(tmp_path, [path])).facts.rows == {"train": 96, "validation": 12, "test": 12}
 
 
 def test_several_columns_make_a_table(tmp_path: Path) -> None:

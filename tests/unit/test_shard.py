@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 
 import h5py
+import hdf5plugin
 import numpy as np
 import pytest
 from datasets import job_for, write_classes
 
 from hpctrain import train
 from hpctrain.comm.single_group import SingleGroup
+from hpctrain.data import filters
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.data.manifest import Manifest
 from hpctrain.errors import UserError
@@ -360,6 +362,15 @@ def test_cuts_are_even_and_at_chunks_where_there_are_enough(rows: int, chunk: in
     assert sizes.max() - sizes.min() <= max(1, 0.1 * rows / shards)
     if chunk and rows >= 10 * shards * chunk:
         assert all(at % chunk == 0 for at in found.cuts[:-1])
+
+
+def test_a_filter_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.ones((8, 2)), chunks=(4, 2), **hdf5plugin.Blosc())
+    assert cut([tmp_path / "a.h5"], 2, tmp_path / "there")[0].rows == 8
+    monkeypatch.setattr(filters, "is_available", lambda code: False)
+    with pytest.raises(UserError, match=r"'/x' is compressed by a filter that is not installed here[\s\S]*blosc"):
+        cut([tmp_path / "a.h5"], 2, tmp_path / "out")
 
 
 def test_no_space_is_said_beforehand(files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

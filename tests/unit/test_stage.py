@@ -126,6 +126,16 @@ def test_no_space_is_said_before_anything_is_copied(
     assert not list((tmp_path / "local").iterdir())
 
 
+def test_a_shard_that_cannot_be_read_is_named(
+    shards: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Manifest, "check_size", lambda *_: None)
+    shards.path(3).unlink()
+    shards.path(3).mkdir()
+    with pytest.raises(UserError, match=r"cannot read .*/shared/3.h5\n  found:   Is a directory"):
+        tool.stage(SingleGroup(), shards.folder, tmp_path / "local")
+
+
 def test_a_folder_that_cannot_be_made_is_said(shards: Manifest, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UserError, match=r"cannot write .*/file/local on"):

@@ -59,9 +59,12 @@ class Candidate:
         count = max(int(summary.maximum) + 1, 2)
         return count if summary.classes is not None or count <= min(MANY_CLASSES, summary.read // 4) else None
 
-    def has_few_classes(self) -> bool:
-        """Return whether all of its values are known, and few of them are different."""
-        return self.one_hot_columns() > 0 or self.survey.summary(self.entry).classes is not None
+    def least_class(self) -> int | None:
+        """Return how many of the values that were looked at are of the rarest class; None where that is not known."""
+        if columns := self.one_hot_columns():
+            return int(self.survey.sample(self.entry)[:, -columns:].sum(axis=0).min())
+        classes = self.survey.summary(self.entry).classes
+        return min(classes.values()) if classes else None
 
     def one_hot_columns(self) -> int:
         """Return how many of the last columns are one-hot labels (a 1 and else 0 in each row), 0 if none are."""

@@ -22,6 +22,7 @@ from hpctrain.tools.inspecting.contents import Entry, FileSet
 
 _WINDOW = 48  # rows of a window over a series that is long enough
 _SHORTEST_SERIES = 16
+_FEWEST_OF_A_CLASS = 10  # so that a tenth of each class can be kept apart
 _FEWEST_FILES = 3  # that look like one example each, where they could also hold rows
 _LARGE = 8  # places along an edge of an image
 _LISTED = 20
@@ -194,7 +195,8 @@ def _put_together(
         found.input_is = "image"
     whole = not (target.columns or target.field)
     choose_preparation(found, inputs.members, target.candidate, target.columns, whole)
-    found.stratify = target.kind == "class" and target.shape == () and target.candidate.has_few_classes()
+    has_label = target.kind == "class" and target.shape == () and not target.field
+    found.stratify = has_label and (target.candidate.least_class() or 0) >= _FEWEST_OF_A_CLASS
     found.others += [f"target = {one.describe()}" for one in other_targets]
     found.others += [f"input = {one.describe()}" for one in other_inputs]
     words_of = [one for one in candidates if one.entry.kind == "text" and one not in (target.candidate, *other_targets)]
