@@ -12,6 +12,7 @@ _SMALLEST_IMAGE = 8
 _SHORTEST_SERIES = 4
 _CHANNELS = 32  # a last axis up to this is taken for channels where the axes could be read both ways
 _UNITS = (128, 64)
+_FLATTENED = 4096  # numbers behind the convolutions that dense layers still take one by one
 
 
 @dataclass
@@ -71,19 +72,21 @@ def _layers(*layers: str) -> list[str]:
 
 
 def _image(shape: tuple[int, ...], outputs: int, reshape: bool = False) -> Network:
-    first = [f'{{type = "reshape", shape = {toml(shape)}}}'] if reshape else []
-    layers = _layers(
-        *first,
-        '{type = "conv2d", channels = 16, kernel = 3, padding = "same"}',
-        '"relu"',
-        '{type = "max_pool2d", size = 2}',
-        '{type = "conv2d", channels = 32, kernel = 3, padding = "same"}',
-        '"relu"',
-        '"global_avg_pool"',
-        f'{{type = "dense", units = {outputs}}}',
-    )
+    layers = [f'{{type = "reshape", shape = {toml(shape)}}}'] if reshape else []
+    height, width = shape[:2]
+    for channels in (16, 32, 64):
+        if min(height, width) < 4:
+            break
+        layers += [f'{{type = "conv2d", channels = {channels}, kernel = 3, padding = "same"}}', '"relu"']
+        layers.append('{type = "max_pool2d", size = 2}')
+        height, width, features = height // 2, width // 2, channels
+    if height * width * features <= _FLATTENED:
+        layers += ['"flatten"', '{type = "dense", units = 64}', '"relu"']
+    else:
+        layers.append('"global_avg_pool"')
+    layers.append(f'{{type = "dense", units = {outputs}}}')
     why = f"images, {shape}: a small convolutional network"
-    return Network(layers, why, ['preset = "resnet8"   (or resnet20: deeper)', _plain_mlp()])
+    return Network(_layers(*layers), why, ['preset = "resnet8"   (or resnet20: deeper)', _plain_mlp()])
 
 
 def _volume(shape: tuple[int, ...], outputs: int) -> Network:
@@ -163,7 +166,7 @@ def global_batch(rows: int) -> int:
 
 def epochs(rows: int) -> int:
     """Return epochs: more of them where there are few examples."""
-    return 10 if rows >= 1000 else 20
+    return 30 if rows < 1000 else 20 if rows < 20_000 else 10
 
 
 def split(found: Guess) -> tuple[dict[str, object], str]:
