@@ -24,6 +24,7 @@ from hpctrain.data.shard import Shard, Weigh, weighed_format, weighed_rows
 from hpctrain.data.sharding import Split
 from hpctrain.data.twin import Twin
 from hpctrain.kernels.chunks import place_chunks
+from hpctrain.kernels.rows import first_nonfinite_row
 from hpctrain.kernels.unshuffle import unshuffle
 
 _JUDGING_BYTES = 8 << 20  # a pool of rows that are only judged, in order
@@ -82,6 +83,7 @@ class StreamedShard(Shard):
         """Compile or load the kernels, on one chunk."""
         zero, cuts = np.zeros(1, np.int64), np.array([0, 1])
         place_chunks(zero, cuts, cuts, 1, 0, 1, np.array([[0, 1]]), zero.copy(), zero.copy(), zero.copy())
+        first_nonfinite_row(np.zeros((1, 1), np.uint32))
         unshuffle(np.frombuffer(bytes(4), np.uint8), 4, np.empty(4, np.uint8))
 
     def close(self) -> None:
