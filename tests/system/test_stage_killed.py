@@ -17,20 +17,20 @@ SHARDS, LIMIT_S = 24, 60
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
-    """60 MB in 24 shards, cut by three ranks."""
+    """30 MB in 24 shards, cut by three ranks."""
     folder = tmp_path_factory.mktemp("shards")
-    values = np.random.default_rng(0).random((60_000, 250), np.float32)
+    values = np.random.default_rng(0).random((30_000, 250), np.float32)
     with h5py.File(folder / "all.h5", "w") as file:
-        file["x"], file["y"] = values, np.arange(60_000)
+        file["x"], file["y"] = values, np.arange(30_000)
     done = hpctrain(3, "shard", folder / "all.h5", "--shards", str(SHARDS), "--out", folder / "out", timeout=LIMIT_S)
     assert done.returncode == 0, done.output
-    assert done.stdout.count("24 shards of 2,500 rows") == 1, done.output
+    assert done.stdout.count("24 shards of 1,250 rows") == 1, done.output
     manifest = Manifest.load(folder / "out")
     read = []
     for path in manifest.files:
         with h5py.File(path) as file:
             read.append(file["x"][:])
-            assert np.array_equal(file["y"][:], np.arange(60_000)[manifest.shards[len(read) - 1].rows])
+            assert np.array_equal(file["y"][:], np.arange(30_000)[manifest.shards[len(read) - 1].rows])
     assert np.concatenate(read).tobytes() == values.tobytes()
     return manifest
 
@@ -39,7 +39,9 @@ def test_staging_that_was_killed_goes_on_and_ends_right(shards: Manifest, tmp_pa
     to = tmp_path / "local"
     with start(2, "-m", "hpctrain", "stage", shards.folder, "--to", to) as launched:
         end = time.monotonic() + LIMIT_S
-        while not list(to.glob(".shard-*")):  # ranks that copy are found now: looking for them takes a while
+        while not list(to.glob("*shard-*")) + list(
+            to.glob(".shard-*")
+        ):  # ranks that copy are found now: looking for them takes a while
             assert launched.process.poll() is None, launched.stdout + launched.stderr
             assert time.monotonic() < end
         ranks = launched.ranks()
@@ -73,5 +75,5 @@ def test_a_flipped_byte_is_one_clear_message_at_four_ranks(shards: Manifest, tmp
     finally:
         path.write_bytes(content)
     assert done.returncode == 2, done.output
-    assert done.stderr.count(f"shard {path.name} (rows 17500 to 19999) is damaged") == 1, done.output
+    assert done.stderr.count(f"shard {path.name} (rows 8750 to 9999) is damaged") == 1, done.output
     assert "Traceback" not in done.output
