@@ -64,6 +64,30 @@ def test_files_are_looked_for(tmp_path):
     assert sees_files(SingleGroup(), [str(tmp_path / "a"), str(tmp_path / "none")])
 
 
+def test_ranks_that_see_other_files_are_found_out(tmp_path, monkeypatch):
+    class Other(SingleGroup):
+        """A rank that is told what rank 0 sees."""
+
+        rank = 1
+
+        def broadcast_object(self, value, root=0, patient=False):
+            return told
+
+    path = tmp_path / "a"
+    path.write_text("a")
+    status = path.stat()
+    told = [(str(path), (status.st_size, status.st_mtime_ns))]
+    assert sees_files(Other(), None)
+    path.write_text("ab")
+    assert not sees_files(Other(), None)
+    path.unlink()
+    assert not sees_files(Other(), None)
+    looked_at = []
+    monkeypatch.setattr(module, "_state", looked_at.append)
+    assert sees_files(SingleGroup(), [str(number) for number in range(2500)])
+    assert len(set(looked_at)) == 834  # every third
+
+
 def test_the_order_is_told_with_what_it_costs_in_mixing():
     assert "every epoch is a permutation" in mixing("global", 0, 0, 100)
     assert "order of the files" in mixing("none", 0, 0, 100)
