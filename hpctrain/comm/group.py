@@ -66,17 +66,20 @@ class Group(ABC):
         """Return the group of the first ranks of all nodes, None on the others; collective when first called."""
 
     @contextmanager
-    def agreed(self) -> Iterator[None]:
+    def agreed(self, patient: bool = False) -> Iterator[None]:
         """Make a `UserError` raised in the block on any rank be raised on all of them (the lowest rank's text).
 
         Every rank must enter the block.  The block must not contain a collective operation that a rank which fails
-        would leave the others waiting in.
+        would leave the others waiting in.  `patient`: ranks that are done first leave the cores to those that still
+        work, see `barrier`.
         """
         found: str | None = None
         try:
             yield
         except UserError as error:
             found = error.message
+        if patient:
+            self.barrier(patient=True)
         for message in self.all_gather_objects(found):
             if message is not None:
                 raise UserError.from_message(message, agreed=True) from None

@@ -253,21 +253,13 @@ class _Reading:
 
     def fill(self, source: Hdf5Source | None, filler: _Filler) -> None:
         """Fill this rank's rows; what one rank finds wrong all raise.  Collective."""
-        group = self.group
-        error: UserError | None = None
-        try:
+        with self.group.agreed(patient=True):
             if self.distribute != "scatter":
                 scatter.read_own(source, filler, self._report)
-            elif group.rank == 0:
-                scatter.scatter(group, source, filler, self._report)
+            elif self.group.rank == 0:
+                scatter.scatter(self.group, source, filler, self._report)
             else:
-                scatter.take(group, filler)
-        except UserError as found:
-            error = found
-        group.barrier(patient=True)  # ranks that are done leave the cores to those that still read
-        with group.agreed():
-            if error is not None:
-                raise error
+                scatter.take(self.group, filler)
 
 
 class _Filler:

@@ -50,8 +50,8 @@ def shard(
     rows = sum(len(planned.rows(index)) for index in mine)
     saying = Saying("cutting", rows * planned.layout.row_bytes, loud=group.rank == 0)
     finished: dict[int, tuple[int, str]] = {}
-    kept, failure = 0, None
-    try:
+    kept = 0
+    with group.agreed(patient=True):
         for index in mine:
             found = plan.finished_before(planned, index)
             if found is None:
@@ -62,12 +62,6 @@ def shard(
                 kept += 1
                 saying.add(len(planned.rows(index)) * planned.layout.row_bytes)
             finished[index] = found
-    except UserError as error:
-        failure = error
-    group.barrier(patient=True)
-    with group.agreed():
-        if failure is not None:
-            raise failure
     everyone = group.all_gather_objects((finished, kept))
     manifest = None
     with group.agreed():

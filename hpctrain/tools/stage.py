@@ -64,19 +64,13 @@ def stage(group: Group, folder: str | Path, to: str | Path, everything: bool = F
             _prepare(source, local, needed, group.hostname)
     mine = needed[group.local_rank :: group.local_size]
     saying = Saying("staging", sum(source.shards[index].bytes for index in mine), loud=group.rank == 0)
-    copied, size, failure = 0, 0, None
-    try:
+    copied, size = 0, 0
+    with group.agreed(patient=True):
         for index in mine:
             if not _is_right(local, index, saying.add):
                 _copy(source, local, index, saying.add)
                 copied += 1
                 size += source.shards[index].bytes
-    except UserError as error:
-        failure = error
-    group.barrier(patient=True)
-    with group.agreed():
-        if failure is not None:
-            raise failure
     with group.agreed():
         if group.local_rank == 0:
             # Last of all: a folder with a manifest has all that its node needs.

@@ -151,20 +151,14 @@ def _moments(
 ) -> Moments:
     """Return the statistics that a step of a chain learns from.  Collective."""
     bound, readers = chain.steps[number], group.size if shared else 1
-    tree, error = Tree(), None
-    if group.rank < readers and source is not None:
-        rows = block_rows(chain.size)
-        first, last = row_range(-(-len(source) // rows), group.rank, readers)
-        bounds = min(first * rows, len(source)), min(last * rows, len(source))
-        told = progress if group.rank == 0 else None
-        try:
+    tree = Tree()
+    with group.agreed(patient=True):
+        if group.rank < readers and source is not None:
+            rows = block_rows(chain.size)
+            first, last = row_range(-(-len(source) // rows), group.rank, readers)
+            bounds = min(first * rows, len(source)), min(last * rows, len(source))
+            told = progress if group.rank == 0 else None
             tree = _tree(source, split, role, chain, chain.steps[:number], bound, bounds, told)
-        except UserError as found:
-            error = found
-    group.barrier(patient=True)  # ranks that are done leave the cores to those that still read
-    with group.agreed():
-        if error is not None:
-            raise error
     tree = _chain_up(group, tree, readers, bound.elements.count)
     total = tree.total() if group.rank == readers - 1 else np.empty((ROWS, bound.elements.count))
     group.broadcast(total, root=readers - 1)
