@@ -52,7 +52,7 @@ def bad_value(values: np.ndarray, place: str) -> UserError:
         allowed="finite numbers",
         hint='data.missing = "drop" leaves such examples out, a number (data.missing = 0.0) is put in the place of NaN'
         if what == "NaN"
-        else "correct the value, or leave its row out with data.weight or data.mask",
+        else "correct the value, or leave its row out: inputs have to be finite even where they do not count",
     )
 
 

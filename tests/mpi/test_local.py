@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hpctrain.comm import join
+from hpctrain.comm.mpi_group import MpiGroup
 from hpctrain.data import load as load_module
 from hpctrain.data import mapping
 from hpctrain.data.hdf5 import Hdf5Source
@@ -28,10 +29,10 @@ ROWS = sum(SIZES)
 
 @pytest.fixture(scope="module")
 def group():
-    """A group whose ranks say that the second half of them is on another node."""
-    group = join()
-    group.node = int(group.rank >= (group.size + 1) // 2)
-    return group
+    """The ranks as a group of their own, of which the second half is as if on another node."""
+    from mpi4py import MPI
+
+    return MpiGroup(MPI.COMM_WORLD, ranks_a_node=(join().size + 1) // 2)
 
 
 @pytest.fixture(scope="module")

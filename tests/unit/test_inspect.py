@@ -352,3 +352,21 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(UserError, match="cut off"):
         tool.inspect([str(path)])
+
+
+def test_a_damaged_chunk_is_told_after_what_could_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset(
+            "x", data=np.random.default_rng(0).normal(size=(900, 4)), chunks=(100, 4), compression="gzip"
+        )
+        file["y"] = np.arange(900) % 3
+        place = file["x"].id.get_chunk_info(0).byte_offset
+    content = bytearray(path.read_bytes())
+    content[place : place + 400] = bytes(400)
+    path.write_bytes(content)
+
+    text = shown([path])
+
+    assert "(900, 4)" in text
+    assert "HDF5 cannot read" in text

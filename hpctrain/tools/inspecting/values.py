@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hpctrain.data.files import open_file
+from hpctrain.errors import UserError
 from hpctrain.tools.inspecting.contents import Entry, kind_of, spread
 
 BUDGET_BYTES = 64 << 20  # of one dataset that are read, where not all of it is wanted
@@ -106,7 +107,8 @@ def summarise(entry: Entry, limits: Limits, by_column: bool = False) -> dict[str
 def sample(entry: Entry, rows: int) -> np.ndarray:
     """Return at most so many rows of a dataset of numbers, evenly spread over places and rows, as float64.
 
-    There are fewer where they are large: all together take a few megabytes, but for one row.
+    There are fewer where they are large: all together take a few megabytes, but for one row.  Raises `UserError` where
+    the file is damaged.
     """
     most = max(1, min(rows, _BLOCK_BYTES // (8 * max(math.prod(entry.shape[1:]), 1))))
     places = [index for index in spread(len(entry.places), most) if entry.shapes[index]]
@@ -120,7 +122,14 @@ def sample(entry: Entry, rows: int) -> np.ndarray:
             # A few runs of neighbours: rows one by one would decode a chunk each.
             length = wanted if wanted == count else max(1, wanted // 4)
             starts = [0] if wanted == count else spread(count - length + 1, min(4, wanted))
-            parts += [np.asarray(dataset[lo : lo + length], np.float64) for lo in starts]
+            try:
+                parts += [np.asarray(dataset[lo : lo + length], np.float64) for lo in starts]
+            except OSError as error:
+                raise UserError(
+                    f"HDF5 cannot read {name!r} in {path}",
+                    found=str(error).splitlines()[0],
+                    hint="the file may be damaged; h5dump shows how far it can be read",
+                ) from None
     return np.concatenate(parts) if parts else np.empty((0, *entry.shape[1:]))
 
 
