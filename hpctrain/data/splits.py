@@ -185,7 +185,8 @@ def _whole_groups(sizes: np.ndarray, seed: int, fractions: tuple[float, float]) 
     """Return each group's part (uint8).
 
     In the seed's order each group goes to the test part if that brings it nearer to its fraction of the rows, else
-    likewise to the validation part, else to training.  A part that was asked for gets one group at least.
+    likewise to the validation part, else to training.  A part that was asked for and got none, for all are too large,
+    gets the smallest of those that would train.
     """
     parts = np.full(len(sizes), TRAIN, np.uint8)
     wanted = {TEST: fractions[1] * sizes.sum(), VALIDATION: fractions[0] * sizes.sum()}
@@ -194,10 +195,14 @@ def _whole_groups(sizes: np.ndarray, seed: int, fractions: tuple[float, float]) 
         size = int(sizes[at])
         for part, rows in wanted.items():
             is_nearer = abs(held[part] + size - rows) <= abs(held[part] - rows)
-            if size and rows and (is_nearer or not held[part]):
+            if size and rows and is_nearer:
                 parts[at] = part
                 held[part] += size
                 break
+    for part, rows in wanted.items():
+        left = np.flatnonzero((parts == TRAIN) & (sizes > 0))
+        if rows and not held[part] and left.size:
+            parts[left[np.argmin(sizes[left])]] = part
     return parts
 
 

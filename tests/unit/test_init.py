@@ -48,7 +48,7 @@ WANTED: dict[str, tuple[dict, int | None]] = {
     "sorted_classes": (XY, 60),
     "large_chunks": (XY, 2500),
     "virtual": (XY, 30),
-    "events": ({"input": "events[px, py]", "target": "events[kind]"}, 45),
+    "events": ({"input": "events[px, py]", "target": "events[kind]", "prepare": ["standardise"]}, 45),
     "series": (
         {"input": "power", "target": "power", "windows": {"length": 7, "horizon": 1, "stride": 1, "run": "run"}},
         None,
@@ -183,7 +183,8 @@ def test_several_columns_make_a_table(tmp_path: Path) -> None:
 def test_texts_among_the_fields_of_records_are_classes(tmp_path: Path) -> None:
     table = np.zeros(60, [("px", "f4"), ("py", "f8"), ("species", "S5")])
     table["px"], table["species"] = X[:60, 0], [b"pion", b"muon", b"kaon"] * 20
-    assert data_of(tmp_path, events=table) == {"input": "events[px, py]", "target": "events[species]"}
+    found = {"input": "events[px, py]", "target": "events[species]", "prepare": ["standardise"]}
+    assert data_of(tmp_path, events=table) == found
     resolve(job_of(tmp_path, [tmp_path / "a.h5"]))
 
 

@@ -9,7 +9,7 @@ import pytest
 from hpctrain.data.facts import DataFacts
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.data.sharding import TEST, TRAIN, UNUSED, VALIDATION, Split
-from hpctrain.data.splits import CodedSplit, largest_remainders, split_rows
+from hpctrain.data.splits import CodedSplit, _whole_groups, largest_remainders, split_rows
 from hpctrain.errors import UserError
 from hpctrain.job.data import DataSection
 
@@ -141,6 +141,16 @@ def test_files_stay_together(source, seed):
     assert all(len(np.unique(part[lo:hi])) <= 1 for lo, hi in zip(bounds, bounds[1:], strict=False))
     assert min(split.counts) > 0
     assert sum(split.counts) == ROWS
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_part_that_all_groups_are_too_large_for_takes_the_smallest(seed):
+    sizes = np.array([3001, 0, 7000, 1, 4998])
+    part = _whole_groups(sizes, seed, (0.1, 0.2))
+    held = {code: int(sizes[part == code].sum()) for code in (TEST, VALIDATION)}
+    assert 0 < held[TEST] <= 2 * 3000  # no further from a fifth than nothing at all
+    assert 0 < held[VALIDATION] <= 3001  # all but one are too large for a tenth: the smallest that is left
+    assert 7000 in sizes[part == TRAIN]
 
 
 def test_a_resumed_run_must_find_the_same_parts(source):

@@ -34,10 +34,15 @@ def choose_preparation(
     if _tokens(found, members):
         return
     inputs = [both for one in members for both in _spreads(one, columns if one is target else 0)]
-    if any(_is_far(*both) for both in inputs):
+    has_records = any(one.entry.kind == "record" for one in members)
+    if has_records or any(_is_far(*both) for both in inputs):
         axis = _axis(found)
         steps.append("standardise" if axis == "column" else {"name": "standardise", "axis": axis})
-        why.append("mean 0 and deviation 1 suit networks; these numbers are far from that")
+        why.append(
+            "mean 0 and deviation 1 suit networks; each field of the records has units of its own"
+            if has_records
+            else "mean 0 and deviation 1 suit networks; these numbers are far from that"
+        )
     if steps:
         found.data["prepare"], found.why["prepare"] = steps, "; ".join(why)
     if found.target_kind == "real" and whole and any(_is_far(*both) for both in _spreads(target, 0)):
