@@ -75,7 +75,7 @@ BAD_DATA = {
     "targets shorter": (data(y=class_arrays()[1][:80]), ["90", "80"]),
     "label too large": (data(y=labels_with(7, row=41)), ["7", "41"]),
     "NaN": (data(x=inputs_with(np.nan, row=33)), ["NaN", "33"]),
-    "text": (data(x=[b"a", b"b", b"c"] * 30), ["text", "x"]),
+    "complex numbers": (data(x=np.ones((90, 4), np.complex64)), ["complex", "x"]),
 }
 
 # Keys of a job that are wrong -> what the message must say.
