@@ -8,7 +8,6 @@ import numpy as np
 import pydantic
 
 from hpctrain.comm.collectives import COLLECTIVES
-from hpctrain.comm.collectives.base import Collective
 from hpctrain.comm.collectives.choice import AUTO, allocate, collective_for, likely
 from hpctrain.comm.group import Group
 from hpctrain.errors import UserError, unknown_name
@@ -16,6 +15,8 @@ from hpctrain.memory import taken_bytes
 from hpctrain.nn.flat import CHECKPOINT, LOSS, ROWS, STOP, TAIL, WEIGHT
 from hpctrain.optim.averaging import SLOT, WeightAverage
 from hpctrain.strategies.base import FlatModel, StepOutcome, Strategy, StrategyRun
+from hpctrain.strategies.reducers.base import Reducer
+from hpctrain.strategies.reducers.whole import WholeBuffer
 
 
 class AllReduce(Strategy):
@@ -40,7 +41,8 @@ class AllReduce(Strategy):
     def bind(self, group: Group, model: FlatModel, optimizer: Any, clip: Any | None) -> AllReduceRun:
         """Make the run-time object and the optimizer's state."""
         name, collective = collective_for(self.collective, group, model.grad_buffer)
-        return AllReduceRun(name, collective, model, optimizer, clip)
+        reducer = WholeBuffer(name, collective, model.grad_buffer)
+        return AllReduceRun(group, reducer, model, optimizer, clip)
 
     def memory_bytes(self, size: int, parameters: int, summed: int, optimizer: Any) -> dict[str, int]:
         """Return the bytes of the optimizer's state, the weights' average and the collective's scratch."""
@@ -55,22 +57,21 @@ class AllReduce(Strategy):
 class AllReduceRun(StrategyRun):
     """w <- optimizer(w, sum over ranks of the gradient sums / sum over ranks of the weights)."""
 
-    def __init__(self, name: str, collective: Collective, model: FlatModel, optimizer: Any, clip: Any | None) -> None:
-        self._name = name
-        self._collective = collective
+    def __init__(self, group: Group, reducer: Reducer, model: FlatModel, optimizer: Any, clip: Any | None) -> None:
+        self._reducer = reducer
         self._model = model
         self._optimizer = optimizer
         self._clip = clip
         self._tail = model.grad_buffer[-TAIL:]
         self._table, self._update = None, None  # see `step`
-        allocate, size = collective.group.allocate, len(model.params)
+        allocate, size = group.allocate, len(model.params)
         self._slots = {name: allocate(size) for name in optimizer.slots}
         self._average = None if optimizer.ema is None else WeightAverage(model.params, allocate(size), optimizer.ema)
 
     def step(self, step: int, lr: float) -> StepOutcome:
         """Make one update; see `StrategyRun.step`."""
         model = self._model
-        self._collective.all_reduce(model.grad_buffer)
+        self._reducer.reduce(step)
         weight = float(self._tail[WEIGHT])
         loss, grad_norm = 0.0, None
         if weight != 0:  # NaN included: it must reach the weights, where it is seen, rather than be skipped over
@@ -91,12 +92,12 @@ class AllReduceRun(StrategyRun):
 
     def describe(self) -> str:
         """Return "all_reduce (COLLECTIVE)", the one that is at work."""
-        return f"all_reduce ({self._name})"
+        return f"all_reduce ({self._reducer.describe()})"
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Return the optimizer's state buffers by slot name, and the average; each as long as the parameters."""
         average = {} if self._average is None else {SLOT: self._average.values}
-        return {**self._slots, **average}
+        return {**self._slots, **average, **self._reducer.state_dict()}
 
     def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
         """Copy the optimizer's state in; `UserError` for other slots or lengths than this job's."""
@@ -120,12 +121,16 @@ class AllReduceRun(StrategyRun):
 
     def warm_up(self) -> None:
         """Compile the kernels of the collective, of clipping and of the update, or load them from the cache."""
-        self._collective.warm_up()
+        self._reducer.warm_up()
         self._optimizer.warm_up()
         if self._clip is not None:
             self._clip.warm_up()
         if self._average is not None:
             self._average.warm_up()
+
+    def close(self) -> None:
+        """Give back what the reducer holds."""
+        self._reducer.close()
 
 
 def _lengths(slots: dict[str, int]) -> str:

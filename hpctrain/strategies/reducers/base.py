@@ -1,0 +1,40 @@
+"""`Reducer`: the contract of what makes a rank's gradients the sum over all ranks, for strategies that need the sum."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+
+
+class Reducer(ABC):
+    """Sums a model's `grad_buffer` over the ranks, step after step; the result has the same bits on every rank.
+
+    Every rank calls the same methods in the same order, except `ready` and `warm_up`.
+    """
+
+    @abstractmethod
+    def reduce(self, step: int) -> None:
+        """Make the whole buffer the sum over all ranks; `step` is the number of the update, counted from 0."""
+
+    def ready(self, lo: int) -> None:  # noqa: B027 - one that sends nothing ahead has no use for it
+        """Take notice that `grad_buffer[lo:]`, in floats, will not change before `reduce`."""
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """Where a backward pass should call `ready`: descending offsets in floats; nowhere by default."""
+        return ()
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return one phrase for people: "ring"."""
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Return what a checkpoint must hold: flat arrays by name, the live ones, not copies."""
+        return {}
+
+    def warm_up(self) -> None:  # noqa: B027 - one without kernels of its own has nothing to do
+        """Compile the kernels, or load them from the cache; changes nothing and does not communicate."""
+
+    def close(self) -> None:  # noqa: B027 - one that holds nothing has nothing to do
+        """Give back what is held (threads)."""
