@@ -65,6 +65,22 @@ class Group(ABC):
     def leaders(self) -> Group | None:
         """Return the group of the first ranks of all nodes, None on the others; collective when first called."""
 
+    @abstractmethod
+    def apart(self) -> Group:
+        """Return a group of the same ranks for a second thread: collective, a new one each time.
+
+        Its messages are never taken for this group's, and it waits by sleeping between looks, so that the first thread
+        has the core; `hurry` makes it wait as others do.  So do the groups that are made from it.
+        """
+
+    def hurry(self, hurried: bool) -> None:  # noqa: B027 - one that never sleeps has nothing to change
+        """Say whether nobody needs the core meanwhile (for groups that `apart` made); any thread may call it."""
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether this group waits by sleeping, as those do that `apart` made."""
+        return False
+
     @contextmanager
     def agreed(self, patient: bool = False) -> Iterator[None]:
         """Make a `UserError` raised in the block on any rank be raised on all of them (the lowest rank's text).

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _MAX_COUNT = 2**31 - 1  # what an MPI before version 4 can count
 _PATIENCE_S = 0.02
+_NAP_S = 0.0002  # longer naps leave the wire idle between messages, shorter ones take more of the core
 _LAST_WORDS_S = 0.2  # launchers lose what was printed just before an abort: they need a moment to pass it on
 
 
@@ -40,8 +41,12 @@ def library_name(text: str | None = None) -> str:
 class MpiGroup(Group):
     """The ranks of an MPI communicator; a duplicate of it, so that nobody else's messages get mixed up with ours."""
 
-    def __init__(self, comm: MPI.Comm, ranks_a_node: int | None = None) -> None:
-        """Make the group of a communicator; `ranks_a_node` cuts it into nodes of so many, as if it ran on several."""
+    def __init__(self, comm: MPI.Comm, ranks_a_node: int | None = None, pace: _Pace | None = None) -> None:
+        """Make the group of a communicator.
+
+        ranks_a_node   cuts it into nodes of so many, as if it ran on several
+        pace           how it waits: None as MPI does; see `Group.apart`
+        """
         from mpi4py import MPI
 
         self._mpi = MPI
@@ -50,6 +55,8 @@ class MpiGroup(Group):
         self.size = comm.Get_size()
         self.hostname = socket.gethostname()
         self.library = library_name()
+        self._ranks_a_node = ranks_a_node
+        self._pace = pace
         self._local: MpiGroup | None = None
         self._others: dict[str, MpiGroup | None] = {}
         self._find_nodes(ranks_a_node)
@@ -72,7 +79,7 @@ class MpiGroup(Group):
     def local(self) -> MpiGroup:
         """Return the group of this node's ranks; see `Group.local`."""
         if self._local is None:
-            self._local = MpiGroup(self._comm.Split(self.node, key=self.rank))
+            self._local = MpiGroup(self._comm.Split(self.node, key=self.rank), pace=self._pace)
         return self._local
 
     def across(self) -> MpiGroup | None:
@@ -89,7 +96,21 @@ class MpiGroup(Group):
 
     def _split(self, color: int | None) -> MpiGroup | None:
         part = self._comm.Split(self._mpi.UNDEFINED if color is None else color, key=self.rank)
-        return None if color is None else MpiGroup(part)
+        return None if color is None else MpiGroup(part, pace=self._pace)
+
+    def apart(self) -> MpiGroup:
+        """Return a group of the same ranks for a second thread; see `Group.apart`."""
+        return MpiGroup(self._comm, self._ranks_a_node, _Pace())
+
+    def hurry(self, hurried: bool) -> None:
+        """Say whether nobody needs the core while this group waits; see `Group.hurry`."""
+        if self._pace is not None:
+            self._pace.hurried = hurried
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether this group waits by sleeping."""
+        return self._pace is not None
 
     def barrier(self, patient: bool = False) -> None:
         """Wait for all ranks; see `Group.barrier`."""
@@ -121,7 +142,10 @@ class MpiGroup(Group):
     def all_reduce(self, buffer: np.ndarray) -> None:
         """Sum the array over all ranks in place (MPI_Allreduce)."""
         _check_count(buffer.size, "elements")
-        self._comm.Allreduce(self._mpi.IN_PLACE, buffer)
+        if self._pace is None:
+            self._comm.Allreduce(self._mpi.IN_PLACE, buffer)
+        else:
+            self._pace.wait(self._comm.Iallreduce(self._mpi.IN_PLACE, buffer))
 
     def reduce_scatter(self, buffer: np.ndarray, counts: Sequence[int], out: np.ndarray) -> None:
         """Sum over all ranks, keep this rank's part (MPI_Reduce_scatter); see `Group.reduce_scatter`."""
@@ -137,18 +161,18 @@ class MpiGroup(Group):
 
     def send(self, buffer: np.ndarray, to: int, tag: int = 0) -> _MpiRequest:
         """Start to send an array (MPI_Isend)."""
-        return _MpiRequest(self._comm.Isend(self._bytes(buffer), to, tag))
+        return _MpiRequest(self._comm.Isend(self._bytes(buffer), to, tag), self._pace)
 
     def receive(self, buffer: np.ndarray, source: int, tag: int = 0) -> _MpiRequest:
         """Start to receive an array of exactly this size (MPI_Irecv)."""
-        return _MpiRequest(self._comm.Irecv(self._bytes(buffer), source, tag))
+        return _MpiRequest(self._comm.Irecv(self._bytes(buffer), source, tag), self._pace)
 
     def all_to_all(
         self, send: np.ndarray, send_rows: np.ndarray, receive: np.ndarray, receive_rows: np.ndarray
     ) -> _MpiRequest:
         """Start an exchange of rows (MPI_Ialltoallv); see `Group.all_to_all`."""
         layouts = [self._rows(send, send_rows, "send"), self._rows(receive, receive_rows, "receive")]
-        return _MpiRequest(self._comm.Ialltoallv(*layouts))
+        return _MpiRequest(self._comm.Ialltoallv(*layouts), self._pace)
 
     def abort(self, code: int) -> NoReturn:
         """End every rank of the job at once with this exit code (MPI_Abort on the world)."""
@@ -170,17 +194,36 @@ class MpiGroup(Group):
         return [array, (sizes, _starts(sizes)), self._mpi.BYTE]
 
 
+class _Pace:
+    """How a second thread waits: it looks, and sleeps; hurried, as MPI does, which keeps the core busy."""
+
+    def __init__(self) -> None:
+        self.hurried = False
+
+    def wait(self, request: MPI.Request) -> None:
+        """Return when the transfer is complete."""
+        while not request.Test():
+            if self.hurried:
+                request.Wait()
+                return
+            time.sleep(_NAP_S)
+
+
 class _MpiRequest:
     """MPI's request, which keeps its buffers alive."""
 
-    __slots__ = ("_request",)
+    __slots__ = ("_pace", "_request")
 
-    def __init__(self, request: MPI.Request) -> None:
+    def __init__(self, request: MPI.Request, pace: _Pace | None) -> None:
         self._request = request
+        self._pace = pace
 
     def wait(self) -> None:
         """Return when the transfer is complete."""
-        self._request.Wait()
+        if self._pace is None:
+            self._request.Wait()
+        else:
+            self._pace.wait(self._request)
 
     def test(self) -> bool:
         """Move the transfer on; return whether it is complete."""

@@ -7,6 +7,7 @@ away with the last process that holds it, however that ends.
 from __future__ import annotations
 
 import contextlib
+import copy
 import mmap
 import os
 import tempfile
@@ -31,7 +32,6 @@ class SharedRows:
 
     rows   (ranks, more than count) float32: everybody's, each on a 64-byte boundary
     flags  (LINE * ranks,) int64, zeroed: see `kernels.window.meet`
-    met    how often the ranks have met
     """
 
     def __init__(self, memory: mmap.mmap, ranks: int, count: int) -> None:
@@ -39,7 +39,18 @@ class SharedRows:
         stride = _stride(count)
         self.rows = raw[: ranks * stride].view(np.float32).reshape(ranks, stride // 4)
         self.flags = raw[ranks * stride :].view(np.int64)[: LINE * ranks]
-        self.met = 0
+        self._met = [0]
+
+    def from_column(self, first: int) -> SharedRows:
+        """Return the rows from an element on, with the same flags."""
+        part = copy.copy(self)
+        part.rows = self.rows[:, first:]
+        return part
+
+    def meetings(self, count: int) -> int:
+        """Return the number of the next of `count` meetings of the ranks, counted from 1."""
+        self._met[0] += count
+        return self._met[0] - count + 1
 
 
 _shared: dict[int, SharedRows] = {}  # address of a rank's own row -> all of them, as long as the row is in use
@@ -61,8 +72,12 @@ def share(group: Group, count: int) -> np.ndarray:
 
 
 def shared_rows(own: np.ndarray) -> SharedRows | None:
-    """Return everybody's rows for an array that `share` made; None for any other array."""
-    return _shared.get(own.ctypes.data)
+    """Return everybody's rows for an array that `share` made, or for a slice of one; None for any other array."""
+    address = own.ctypes.data
+    for start, shared in _shared.items():
+        if start <= address < start + 4 * shared.rows.shape[1]:
+            return shared if start == address else shared.from_column((address - start) // 4)
+    return None
 
 
 def _stride(count: int) -> int:

@@ -42,6 +42,10 @@ class SingleGroup(Group):
         """Return the group itself."""
         return self
 
+    def apart(self) -> SingleGroup:
+        """Return a group of one rank: it never waits."""
+        return SingleGroup()
+
     def barrier(self, patient: bool = False) -> None:
         """Return at once."""
 

@@ -15,7 +15,7 @@ from hpctrain.kernels.jit import kernel
 
 LINE = 8  # int64 numbers of a cache line
 BLOCK = 1024  # floats that are added up at a time: they stay in the first-level cache
-_YIELDS = 2000  # looks after which a rank that waits sleeps between them
+YIELDS = 2000  # looks after which a rank that waits sleeps between them
 _SLEEP_US = 50
 
 _sched_yield = types.ExternalFunction("sched_yield", typing.signature(types.int32))
@@ -54,14 +54,15 @@ def store_flag(typingctx, flags, index, value):  # noqa: ANN001, ANN201
 def meet(flags: np.ndarray, rank: int, size: int, count: int, spins: int) -> None:
     """Return when all ranks have come to their meeting number `count`, counted from 1.
 
-    Looks `spins` times, then lets others have the core between looks, and after a while sleeps.
+    Looks `spins` times, then `YIELDS` times lets others have the core between looks, and from then on sleeps; less than
+    zero are so many looks less before it sleeps.
     """
     store_flag(flags, rank * LINE, count)
     for other in range(size):
         looks = 0
         while load_flag(flags, other * LINE) < count:
             looks += 1
-            if looks > spins + _YIELDS:
+            if looks > spins + YIELDS:
                 _usleep(np.uint32(_SLEEP_US))
             elif looks > spins:
                 _sched_yield()

@@ -46,6 +46,34 @@ def test_a_patient_barrier_waits_for_the_last(group):
     assert time.process_time() - cpu < 0.15, "a patient wait leaves the core to others"
 
 
+def test_a_group_apart_has_messages_of_its_own_and_sleeps_while_it_waits(group):
+    apart = group.apart()
+    assert (apart.rank, apart.size, apart.node, apart.local().size) == (
+        group.rank,
+        group.size,
+        group.node,
+        group.local_size,
+    )
+    right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+    from_group, from_apart = np.empty(1), np.empty(1)
+    receiving = [apart.receive(from_apart, left), group.receive(from_group, left)]
+    cpu, start = time.process_time(), time.monotonic()
+    if group.rank == group.size - 1:
+        time.sleep(0.3)
+    sending = [group.send(np.array([1.0]), right), apart.send(np.array([2.0]), right)]
+    for request in [*receiving, *sending]:
+        request.wait()
+    total = np.full(3, 1.0, np.float32)
+    apart.all_reduce(total)
+    assert (from_group, from_apart) == (1.0, 2.0)
+    assert (total == group.size).all()
+    assert time.monotonic() - start > 0.29  # the sum waits for the last
+    assert time.process_time() - cpu < 0.15
+    apart.hurry(True)
+    apart.local().all_reduce(total)
+    assert (total == group.size * group.local_size).all()
+
+
 @pytest.mark.parametrize("patient", [False, True])
 def test_objects_are_broadcast_from_any_root(group, patient):
     for root in range(group.size):

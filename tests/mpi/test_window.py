@@ -102,6 +102,18 @@ def test_many_meetings_in_a_row_mix_nothing_up():
         assert (buffer == expected).all(), turn
 
 
+def test_slices_of_a_shared_buffer_are_summed_where_they_are(group):
+    buffer = WindowCollective.allocate(group, 1000)
+    collective = WindowCollective(group.apart())
+    buffer[:] = mine(group.rank, 1000)
+    expected = mine(group.rank, 1000)
+    for lo, hi in [(640, 1000), (48, 640), (48, 49), (0, 0)]:
+        expected[lo:hi] = total(group.size, 1000)[lo:hi] if (lo, hi) != (48, 49) else group.size * expected[lo:hi]
+        collective.all_reduce(buffer[lo:hi])
+        np.testing.assert_array_equal(buffer, expected)
+    assert collective._copied_into is None
+
+
 def test_auto_shares_memory_where_ranks_share_a_node(group):
     buffer = choice.allocate("auto", group, 1000)
     name, collective = choice.collective_for("auto", group, buffer)

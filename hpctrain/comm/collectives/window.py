@@ -12,7 +12,7 @@ from hpctrain.comm.group import Group
 from hpctrain.comm.schedule import part_bounds
 from hpctrain.comm.shared_memory import SharedRows, share, shared_rows
 from hpctrain.errors import UserError
-from hpctrain.kernels.window import BLOCK, LINE, add_rows, copy_row, meet, sum_rows
+from hpctrain.kernels.window import BLOCK, LINE, YIELDS, add_rows, copy_row, meet, sum_rows
 
 _SPINS = 2000  # looks at a flag before a rank gives its core away, where each has one
 
@@ -30,7 +30,7 @@ class WindowCollective(Collective):
         self._local = group.local()
         self._across, self._leaders = group.across(), group.leaders()
         crowded = self._local.size > (os.cpu_count() or 1)
-        self._spins = 0 if crowded else _SPINS
+        self._spins = -YIELDS if group.sleeps else 0 if crowded else _SPINS
         self._scratch = group.allocate(BLOCK)
         self._place = (self._local.rank, self._local.size)
         self._copied_into: np.ndarray | None = None
@@ -58,8 +58,8 @@ class WindowCollective(Collective):
             self._run(buffer, self._sum)
             return
         shared = self._shared
-        sum_rows(shared.rows, shared.flags, *self._place, shared.met + 1, self._spins, *self._part, self._scratch)
-        shared.met += 2
+        number = shared.meetings(2)
+        sum_rows(shared.rows, shared.flags, *self._place, number, self._spins, *self._part, self._scratch)
 
     def _look_at(self, buffer: np.ndarray) -> None:
         """Note what is known of a buffer that may come again, as gradients do."""
@@ -115,8 +115,7 @@ class WindowCollective(Collective):
         return self._copied_into
 
     def _meet(self, shared: SharedRows) -> None:
-        shared.met += 1
-        meet(shared.flags, self._local.rank, self._local.size, shared.met, self._spins)
+        meet(shared.flags, *self._place, shared.meetings(1), self._spins)
 
     def _add(self, shared: SharedRows, lo: int, hi: int, first: int, last: int) -> None:
         add_rows(shared.rows, self._local.size, lo, hi, first, last, self._scratch)
