@@ -199,7 +199,8 @@ name = "constant"                 # or "step" (every = "10 epochs", factor = 0.1
 [strategy]
 name = "all_reduce"               # every rank works on its part of each batch; the gradients are summed
 # collective = "auto"             # "window" (sums in memory that the ranks of a node share) where there is such memory,
-                                  # or "native", the MPI library's own; also "ring", "halving_doubling", "tree"
+                                  # or "native", the MPI library's own; also "ring", "halving_doubling", "tree",
+                                  # "double_tree"
 
 [run]
 # name = "job"                    # names the run's folder; default: this file's name

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hpctrain.comm.schedule import Hop, part_bounds
-from hpctrain.comm.schedules import halving_doubling, ring, tree
+from hpctrain.comm.schedules import double_tree, halving_doubling, ring, tree
 
 SIZES = range(1, 34)
 sizes = pytest.mark.parametrize("size", SIZES)
@@ -107,11 +107,17 @@ def test_a_tree_brings_the_sum_to_rank_0_and_from_there_to_all(size):
 
 
 @sizes
-def test_a_tree_gathers_all_parts_on_rank_0(size):
+def test_two_trees_bring_each_half_of_the_sum_to_a_root_and_from_there_to_all(size):
     for length in lengths(size):
-        buffers, whole = own_parts(size, length)
-        simulate(tree.gather, buffers)
-        np.testing.assert_array_equal(buffers[0], whole)
+        buffers = np.random.default_rng(size).integers(-1000, 1000, (size, length)).astype(float)
+        expected, bounds = buffers.sum(axis=0), part_bounds(length, size)
+        simulate(double_tree.reduce, buffers)
+        for tree_number, root in enumerate((0, size - 1 if size % 2 == 0 else min(1, size - 1))):
+            for parts in double_tree.chunks(tree_number, size):
+                half = slice(bounds[parts[0]], bounds[parts[1]])
+                np.testing.assert_array_equal(buffers[root, half], expected[half])
+        simulate(double_tree.broadcast, buffers)
+        np.testing.assert_array_equal(buffers, np.tile(expected, (size, 1)))
 
 
 def sent(algorithm, rank, size):
@@ -140,6 +146,24 @@ def test_no_rank_hops_more_often_than_a_tree_is_deep(size):
     for rank in range(size):
         assert len(list(tree.reduce(rank, size))) <= depth
         assert len(list(halving_doubling.reduce_scatter(rank, size))) <= depth + 1
+
+
+@pytest.mark.parametrize("size", range(2, 34))
+def test_two_trees_keep_every_rank_busy(size):
+    """Nobody sends more than the buffer, or waits longer than two rounds for each level of a tree before the first."""
+    depth = (size - 1).bit_length()
+    for rank in range(size):
+        hops = list(double_tree.reduce(rank, size))
+        assert len(sent(double_tree.reduce, rank, size)) <= size
+        assert len(hops) <= 4 * double_tree.CHUNKS
+    assert max(double_tree._first_rounds(size).values()) <= 2 * depth
+    leaves = [{rank for rank in range(size) if not received(tree, rank, size)} for tree in (0, 1)]
+    assert not leaves[0] & leaves[1], "a leaf of one tree is an inner node of the other"
+
+
+def received(tree_number, rank, size):
+    parts = {part for chunk in double_tree.chunks(tree_number, size) for part in range(*chunk)}
+    return [hop for hop in double_tree.reduce(rank, size) if hop.recv and hop.recv[0] in parts]
 
 
 def test_the_simulation_sees_a_deadlock():

@@ -5,6 +5,7 @@ from hpctrain.registry import Registry
 COLLECTIVES = Registry(
     "collective",
     {
+        "double_tree": "hpctrain.comm.collectives.double_tree:DoubleTreeCollective",
         "halving_doubling": "hpctrain.comm.collectives.halving_doubling:HalvingDoublingCollective",
         "native": "hpctrain.comm.collectives.native:NativeCollective",
         "ring": "hpctrain.comm.collectives.ring:RingCollective",

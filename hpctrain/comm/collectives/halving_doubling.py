@@ -10,8 +10,7 @@ from hpctrain.memory import taken_bytes
 class HalvingDoublingCollective(ScheduledCollective):
     """The ring's bytes in 2 log2 P messages where P is a power of two; else some ranks send all, two more times."""
 
-    hops_together = staticmethod(halving_doubling.reduce_scatter)
-    hops_apart = staticmethod(halving_doubling.all_gather)
+    hops_summing = (halving_doubling.reduce_scatter, halving_doubling.all_gather)
 
     @staticmethod
     def scratch_bytes(length: int, size: int) -> int:

@@ -10,8 +10,9 @@ from hpctrain.memory import taken_bytes
 class RingCollective(ScheduledCollective):
     """Each rank sends 2 (P - 1) / P of the buffer in 2 (P - 1) messages: the least bytes, for any P and any length."""
 
-    hops_together = staticmethod(ring.reduce_scatter)
-    hops_apart = staticmethod(ring.all_gather)
+    hops_summing = (ring.reduce_scatter, ring.all_gather)
+    hops_scattering = staticmethod(ring.reduce_scatter)
+    hops_gathering = staticmethod(ring.all_gather)
 
     @staticmethod
     def scratch_bytes(length: int, size: int) -> int:

@@ -12,36 +12,17 @@ def reduce(rank: int, size: int) -> Iterator[Hop]:
 
     In round d = 1, 2, 4, ... rank r with r mod 2d = d gives what it has added up to rank r - d.
     """
-    for parent, child, _ in _rounds(rank, size):
-        whole = (0, size)
-        if parent is None:
-            yield Hop(None, child, None, whole, combine=True)
-        else:
-            yield Hop(parent, None, whole, None, combine=True)
-
-
-def gather(rank: int, size: int) -> Iterator[Hop]:
-    """Yield the hops that bring part r of every rank r to rank 0: those of `reduce`, each with a branch's parts."""
-    for parent, child, distance in _rounds(rank, size):
-        if parent is None:
-            yield Hop(None, child, None, (child, min(child + distance, size)), combine=False)
-        else:
-            yield Hop(parent, None, (rank, min(rank + distance, size)), None, combine=False)
+    whole, distance = (0, size), 1
+    while distance < size:
+        if rank & distance:
+            yield Hop(rank - distance, None, whole, None, combine=True)
+            return
+        if rank + distance < size:
+            yield Hop(None, rank + distance, None, whole, combine=True)
+        distance *= 2
 
 
 def broadcast(rank: int, size: int) -> Iterator[Hop]:
     """Yield the hops that bring rank 0's buffer to all: those of `reduce`, backwards."""
     for hop in reversed(list(reduce(rank, size))):
         yield Hop(hop.recv_from, hop.send_to, hop.recv, hop.send, combine=False)
-
-
-def _rounds(rank: int, size: int) -> Iterator[tuple[int | None, int | None, int]]:
-    """Yield (parent, child, distance) for the rounds that a rank has part in: one of the two is there."""
-    distance = 1
-    while distance < size:
-        if rank & distance:
-            yield rank - distance, None, distance
-            return
-        if rank + distance < size:
-            yield None, rank + distance, distance
-        distance *= 2

@@ -1,0 +1,21 @@
+"""`DoubleTreeCollective`: each half of the buffer up and down a binary tree of its own."""
+
+from __future__ import annotations
+
+from hpctrain.comm.collectives.scheduled import ScheduledCollective
+from hpctrain.comm.schedules import double_tree
+from hpctrain.memory import taken_bytes
+
+
+class DoubleTreeCollective(ScheduledCollective):
+    """About 4 log2 P messages of an eighth of the buffer, with every rank busy: for many ranks and medium lengths."""
+
+    hops_summing = (double_tree.reduce, double_tree.broadcast)
+
+    @staticmethod
+    def scratch_bytes(length: int, size: int) -> int:
+        """Return the bytes of the longest chunk, which comes in to be added."""
+        if size == 1:
+            return 0
+        longest = max(stop - start for tree in (0, 1) for start, stop in double_tree.chunks(tree, size))
+        return taken_bytes(4 * longest * -(-length // size))
