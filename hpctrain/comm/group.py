@@ -18,7 +18,7 @@ from hpctrain.memory import aligned_zeros
 
 
 class CountError(HpctrainError):
-    """An array is longer than one MPI call can carry."""
+    """An exchange has more rows than MPI can count."""
 
 
 class Request(Protocol):
@@ -34,7 +34,8 @@ class Request(Protocol):
 class Group(ABC):
     """A fixed set of ranks.  Arrays are C-contiguous numpy arrays; all calls but point-to-point ones are collective.
 
-    One array that is sent may have up to 2^31 - 1 bytes; a longer one is a `CountError`, never cut.
+    Arrays may be of any length, 2^31 elements and more: `comm.pieces` cuts them where one MPI call would not do.  Only
+    an exchange of 2^31 rows or more on a rank is a `CountError`.
     """
 
     rank: int

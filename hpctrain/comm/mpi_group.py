@@ -5,22 +5,24 @@ Data moves as bytes, so that every dtype goes over the wire; only sums need to k
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from hpctrain.comm.group import CountError, Group
+from hpctrain.comm.pieces import is_long, pieces
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_MAX_COUNT = 2**31 - 1  # what an MPI before version 4 can count
+_MAX_ROWS = 2**31 - 1  # what an MPI before version 4 can count
 _PATIENCE_S = 0.02
 _NAP_S = 0.0002  # longer naps leave the wire idle between messages, shorter ones take more of the core
 _LAST_WORDS_S = 0.2  # launchers lose what was printed just before an abort: they need a moment to pass it on
@@ -59,6 +61,7 @@ class MpiGroup(Group):
         self._pace = pace
         self._local: MpiGroup | None = None
         self._others: dict[str, MpiGroup | None] = {}
+        self._row_types: dict[int, MPI.Datatype] = {}  # by bytes of a row
         self._find_nodes(ranks_a_node)
 
     def _find_nodes(self, ranks_a_node: int | None) -> None:
@@ -121,15 +124,20 @@ class MpiGroup(Group):
 
     def broadcast_object(self, value: Any, root: int = 0, patient: bool = False) -> Any:
         """Return the root's Python object on every rank; see `Group.broadcast_object`."""
-        if not patient:
-            return self._comm.bcast(value, root)
         message = bytearray(self._mpi.pickle.dumps(value) if self.rank == root else b"")
         length = np.array([len(message)], np.int64)
-        _wait_patiently(self._comm.Ibcast(length, root))
+        self._hand_round(length, root, patient)
         if self.rank != root:
             message = bytearray(int(length[0]))
-        _wait_patiently(self._comm.Ibcast([message, self._mpi.BYTE], root))
+        self._hand_round(np.frombuffer(message, np.uint8), root, patient)
         return value if self.rank == root else self._mpi.pickle.loads(message)
+
+    def _hand_round(self, buffer: np.ndarray, root: int, patient: bool) -> None:
+        if not patient:
+            self.broadcast(buffer, root)
+            return
+        for piece in pieces(buffer):
+            _wait_patiently(self._comm.Ibcast((piece, self._mpi.BYTE), root))
 
     def all_gather_objects(self, value: Any) -> list[Any]:
         """Return every rank's Python object, in rank order, on every rank."""
@@ -137,35 +145,48 @@ class MpiGroup(Group):
 
     def broadcast(self, buffer: np.ndarray, root: int = 0) -> None:
         """Copy the root's array into every rank's."""
-        self._comm.Bcast(self._bytes(buffer), root)
+        for piece in pieces(buffer):
+            self._comm.Bcast((piece, self._mpi.BYTE), root)
 
     def all_reduce(self, buffer: np.ndarray) -> None:
         """Sum the array over all ranks in place (MPI_Allreduce)."""
-        _check_count(buffer.size, "elements")
-        if self._pace is None:
-            self._comm.Allreduce(self._mpi.IN_PLACE, buffer)
-        else:
-            self._pace.wait(self._comm.Iallreduce(self._mpi.IN_PLACE, buffer))
+        for piece in pieces(buffer):
+            if self._pace is None:
+                self._comm.Allreduce(self._mpi.IN_PLACE, piece)
+            else:
+                self._pace.wait(self._comm.Iallreduce(self._mpi.IN_PLACE, piece))
 
     def reduce_scatter(self, buffer: np.ndarray, counts: Sequence[int], out: np.ndarray) -> None:
         """Sum over all ranks, keep this rank's part (MPI_Reduce_scatter); see `Group.reduce_scatter`."""
-        _check_count(buffer.size, "elements")
-        self._comm.Reduce_scatter(buffer, out, counts)
+        if not is_long(buffer):
+            self._comm.Reduce_scatter(buffer, out, counts)
+            return
+        for owner, part in enumerate(_parts(buffer, counts)):
+            places = pieces(out) if owner == self.rank else itertools.repeat(None)
+            for piece, place in zip(pieces(part), places, strict=False):
+                self._comm.Reduce(piece, place, root=owner)
 
     def all_gather(self, buffer: np.ndarray, counts: Sequence[int]) -> None:
         """Fill in the other ranks' parts in place (MPI_Allgatherv); see `Group.all_gather`."""
-        _check_count(buffer.nbytes, "bytes")
-        sizes = np.asarray(counts, np.int64) * buffer.itemsize
-        layout = [buffer, (sizes, _starts(sizes)), self._mpi.BYTE]
-        self._comm.Allgatherv(self._mpi.IN_PLACE, layout)
+        if not is_long(buffer):
+            sizes = np.asarray(counts, np.int64) * buffer.itemsize
+            self._comm.Allgatherv(self._mpi.IN_PLACE, [buffer, (sizes, _starts(sizes)), self._mpi.BYTE])
+            return
+        for owner, part in enumerate(_parts(buffer, counts)):
+            self.broadcast(part, owner)
 
-    def send(self, buffer: np.ndarray, to: int, tag: int = 0) -> _MpiRequest:
+    def send(self, buffer: np.ndarray, to: int, tag: int = 0) -> _MpiRequest | _MpiRequests:
         """Start to send an array (MPI_Isend)."""
-        return _MpiRequest(self._comm.Isend(self._bytes(buffer), to, tag), self._pace)
+        return self._started(self._comm.Isend, buffer, to, tag)
 
-    def receive(self, buffer: np.ndarray, source: int, tag: int = 0) -> _MpiRequest:
+    def receive(self, buffer: np.ndarray, source: int, tag: int = 0) -> _MpiRequest | _MpiRequests:
         """Start to receive an array of exactly this size (MPI_Irecv)."""
-        return _MpiRequest(self._comm.Irecv(self._bytes(buffer), source, tag), self._pace)
+        return self._started(self._comm.Irecv, buffer, source, tag)
+
+    def _started(self, start: Callable, buffer: np.ndarray, other: int, tag: int) -> _MpiRequest | _MpiRequests:
+        """Start the transfer of an array; the pieces of a long one arrive in the order in which they were sent."""
+        started = [_MpiRequest(start((piece, self._mpi.BYTE), other, tag), self._pace) for piece in pieces(buffer)]
+        return started[0] if len(started) == 1 else _MpiRequests(started)
 
     def all_to_all(
         self, send: np.ndarray, send_rows: np.ndarray, receive: np.ndarray, receive_rows: np.ndarray
@@ -182,16 +203,20 @@ class MpiGroup(Group):
         self._mpi.COMM_WORLD.Abort(code)
         os._exit(code)
 
-    def _bytes(self, buffer: np.ndarray) -> tuple:
-        _check_count(buffer.nbytes, "bytes")
-        return (buffer, self._mpi.BYTE)
-
     def _rows(self, array: np.ndarray, rows: np.ndarray, name: str) -> list:
         if len(rows) != self.size or int(np.sum(rows)) != len(array):
             raise ValueError(f"{name}_rows {list(rows)} do not fit {len(array)} rows and {self.size} ranks")
-        _check_count(array.nbytes, "bytes")
-        sizes = np.asarray(rows, np.int64) * (array.itemsize * int(np.prod(array.shape[1:], dtype=np.int64)))
-        return [array, (sizes, _starts(sizes)), self._mpi.BYTE]
+        if len(array) > _MAX_ROWS:
+            raise CountError(f"an exchange of {len(array)} rows is more than MPI can count ({_MAX_ROWS} rows)")
+        # Counted in rows, not in bytes: there may be more than 2^31 of those.
+        counts = np.asarray(rows, np.int64)
+        return [array, (counts, _starts(counts)), self._row_type(array)]
+
+    def _row_type(self, array: np.ndarray) -> MPI.Datatype:
+        size = array.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
+        if size not in self._row_types:
+            self._row_types[size] = self._mpi.BYTE.Create_contiguous(size).Commit()
+        return self._row_types[size]
 
 
 class _Pace:
@@ -230,6 +255,23 @@ class _MpiRequest:
         return self._request.Test()
 
 
+class _MpiRequests:
+    """The requests of a long array's pieces."""
+
+    def __init__(self, requests: list[_MpiRequest]) -> None:
+        self._requests = requests
+
+    def wait(self) -> None:
+        """Return when all pieces are there."""
+        for request in self._requests:
+            request.wait()
+
+    def test(self) -> bool:
+        """Move the transfer on; return whether it is complete."""
+        self._requests = [request for request in self._requests if not request.test()]
+        return not self._requests
+
+
 def _wait_patiently(request: MPI.Request) -> None:
     """Wait without spinning: MPI's own waits keep a core busy that another rank may need for its work."""
     pause = 0.0005
@@ -238,9 +280,9 @@ def _wait_patiently(request: MPI.Request) -> None:
         pause = min(2 * pause, _PATIENCE_S)
 
 
-def _check_count(count: int, unit: str) -> None:
-    if count > _MAX_COUNT:
-        raise CountError(f"an array of {count} {unit} is more than one MPI call can carry ({_MAX_COUNT} {unit})")
+def _parts(buffer: np.ndarray, counts: Sequence[int]) -> list[np.ndarray]:
+    """Return the parts of a 1-D array that lie one behind the other."""
+    return np.split(buffer, np.cumsum(counts)[:-1])
 
 
 def _starts(sizes: np.ndarray) -> np.ndarray:
