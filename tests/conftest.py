@@ -7,9 +7,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from benchmarks.cluster.hosts import Hosts, why_not
 
 MPI_TESTS = Path(__file__).resolve().parent / "mpi"
 
@@ -32,3 +35,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave all but `mpi/` out when launched with --with-mpi."""
     if config.getoption("--with-mpi"):
         items[:] = [item for item in items if item.path.is_relative_to(MPI_TESTS)]
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[Hosts]:
+    """Four hosts on this machine, with links of 1 Gbit/s between them."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with Hosts() as made:
+        yield made
