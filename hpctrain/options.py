@@ -7,11 +7,12 @@ A registered part (layer, loss, optimizer, ...) *is* its options: `Sgd(lr=0.1)` 
 from __future__ import annotations
 
 import re
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 import pydantic
 
 from hpctrain.errors import UserError, nearest, unknown_name
+from hpctrain.memory import parse_bytes
 from hpctrain.registry import Registry
 
 P = TypeVar("P", bound="Part")
@@ -30,6 +31,14 @@ _WORDS = {
     "a valid tuple": "a list",
     "a valid list": "a list",
 }
+
+
+def _read_bytes(value: Any) -> Any:
+    parse_bytes(value)
+    return value
+
+
+Bytes = Annotated[str, pydantic.BeforeValidator(_read_bytes)]  # "64 MB": `memory.parse_bytes` makes it a number
 
 
 class Part(pydantic.BaseModel):

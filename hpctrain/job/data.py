@@ -12,7 +12,7 @@ from hpctrain.errors import UserError
 from hpctrain.job.file import absolute
 from hpctrain.job.sections import registered_list
 from hpctrain.memory import parse_bytes
-from hpctrain.options import Part
+from hpctrain.options import Bytes, Part
 
 
 def _read_paths(value: Any) -> Any:
@@ -50,13 +50,6 @@ def _read_horizon(value: Any) -> Any:
 Paths = Annotated[str | tuple[str, ...], BeforeValidator(_read_paths)]
 
 
-def _read_bytes(value: Any) -> Any:
-    if value != "auto":
-        parse_bytes(value)
-    return value
-
-
-Bytes = Annotated[str, BeforeValidator(_read_bytes)]
 DatasetPath = Annotated[str, Field(min_length=1)]
 DatasetPaths = Annotated[str | tuple[str, ...], BeforeValidator(_read_names)]
 Rows = Annotated[int, Field(ge=0)]

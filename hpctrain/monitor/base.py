@@ -38,6 +38,7 @@ class StepReport:
     step_s: float
     grad_norm: float | None = None
     data_wait_s: float = 0.0  # of step_s, on rank 0: waiting for rows
+    reduce_s: float = 0.0  # of step_s, on rank 0: until the gradients were summed, where that was not hidden
 
 
 @dataclass
@@ -51,6 +52,7 @@ class EpochReport:
     train_s: float
     examples_per_s: float
     data_wait_s: float = 0.0  # of train_s, on rank 0: waiting for rows
+    reduce_s: float = 0.0  # of train_s, on rank 0: until the gradients were summed, where that was not hidden
 
 
 @dataclass

@@ -2,8 +2,8 @@
 
 Every line has `kind` and `time_s`, the seconds of training so far (a resumed run counts on from its last line):
 
-    step         step, epoch, loss, lr, weight, step_s, grad_norm (null unless clipping), data_wait_s
-    epoch        epoch, step, examples, train_loss, train_s, examples_per_s, data_wait_s
+    step         step, epoch, loss, lr, weight, step_s, grad_norm (null unless clipping), data_wait_s, reduce_s
+    epoch        epoch, step, examples, train_loss, train_s, examples_per_s, data_wait_s, reduce_s
     evaluation   part, epoch, step, examples, seconds, metrics (name -> value)
     end          what is in summary.json
 

@@ -118,6 +118,8 @@ def end_summary(
         times.append(f"{compact(summary['examples_per_s'])} examples/s")
     if (summary.get("data_wait_fraction") or 0) >= _WORTH_SAYING:
         times.append(f"{summary['data_wait_fraction']:.0%} of the time waiting for data")
+    if (summary.get("reduce_fraction") or 0) >= _WORTH_SAYING:
+        times.append(f"{summary['reduce_fraction']:.0%} summing gradients")
     parts.append(Text(", ".join(times)))
     if info is not None:
         parts.append(Text.assemble("results in ", (str(info.run_dir), "bold")))

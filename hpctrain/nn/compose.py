@@ -49,6 +49,7 @@ class CompiledPlan:
     predict(first, last, predict_program, *numbers, params, state, workspace, capacity, inputs, outputs)
     segments  first and last of what runs without a meet; without meets the training pass is one segment
     meets     what the ranks add up between a segment and the next
+    ready     (calls, lo): after so many calls of the training pass, `grads[lo:]` stays as it is; lo descends to 0
     path      the generated module's file
     """
 
@@ -62,6 +63,7 @@ class CompiledPlan:
         cuts = [0, *composer.train.cuts, len(self.train_program)]
         self.segments = tuple(zip(cuts, cuts[1:], strict=False))
         self.meets = tuple(composer.train.meets)
+        self.ready = composer.ready()
 
 
 def compile_plan(plan: Plan, loss_kernel: Callable, loss_constants: tuple[float, ...]) -> CompiledPlan:
@@ -129,6 +131,7 @@ class _Composer:
         self.table: list[int] = []
         self.reals: list[float] = [0.0]
         self.train, self.predict = _Pass(), _Pass()
+        self._written: dict[str, int] = {}  # a node's name -> calls of the training pass until its gradients are there
         self._layout = plan.graph.layout()
         self._state_layout = plan.graph.state_layout()
         self._compose_train(loss_kernel, loss_constants)
@@ -151,7 +154,10 @@ class _Composer:
     def _add_step(self, step: Step) -> None:
         program = self.train
         for call in step.calls:
-            self._call(program, call.kernel, [self._argument(step, arg) for arg in call.args])
+            arguments = [self._argument(step, arg) for arg in call.args]
+            self._call(program, call.kernel, arguments)
+            if any(isinstance(arg, _View) and arg.buffer == "grads" for arg in arguments):
+                self._written[step.node.name] = len(program.calls)
             if call.meet is not None:
                 buffer = step.values[call.meet]
                 program.meets.append(Meet(buffer.root.offset, buffer.size // 2))
@@ -173,6 +179,17 @@ class _Composer:
         # A layer's parameters follow one another; the padding between them is zero anyway.
         view = _flat("grads", slots[0].offset, slots[-1].stop - slots[0].offset)
         self._call(self.train, zero_unless, ["beta", view])
+
+    def ready(self) -> tuple[tuple[int, int], ...]:
+        """Return after how many calls which end of the gradients is final: see `CompiledPlan.ready`."""
+        params = {node.name: node.built.params for node in self.plan.graph.nodes if node.built.params}
+        stops = {name: self._layout[f"{name}.{specs[-1].name}"].stop for name, specs in params.items()}
+        found: list[tuple[int, int]] = []
+        for calls in sorted(set(self._written.values())):
+            lo = max((stops[name] for name, last in self._written.items() if last > calls), default=0)
+            if lo < (found[-1][1] if found else self._layout.size):
+                found.append((calls, lo))
+        return tuple(found)
 
     def _argument(self, step: Step, arg: str | int | float) -> _Argument:
         if not isinstance(arg, str):

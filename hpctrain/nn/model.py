@@ -38,6 +38,9 @@ class Model:
     tail         (TAIL,) view: see nn/flat.py
     table        the optimizer's factors for ranges of `params`; set by who binds an optimizer to the model
 
+    Within a pass gradients become final, from the buffer's end to its start: `ready_offsets`.  At those that `cut_at`
+    chooses `loss_and_grad` tells its caller.
+
     `reduce` adds a float64 array up over the ranks, in place, for layers whose ranks meet within a pass (synchronised
     batch norm); None: there is one rank.
     """
@@ -78,8 +81,19 @@ class Model:
         self._allocate = allocate
         self._reduce = reduce or _alone
         self._compiled = compile_plan(self.plan, loss.kernel_for(target_kind), loss.constants())
+        self._cuts: tuple[int, ...] = ()
         self._make_workspace(0)
         self._set_state()
+
+    @property
+    def ready_offsets(self) -> tuple[int, ...]:
+        """Where `grads` is final from, in floats, as a backward pass goes on: descending, 0 at the end."""
+        return tuple(lo for _, lo in self._compiled.ready)
+
+    def cut_at(self, offsets: Sequence[int]) -> None:
+        """Choose the `ready_offsets` of which `loss_and_grad` tells."""
+        self._cuts = tuple(offsets)
+        self._stops = self._stops_of_a_pass(self._cuts)
 
     @property
     def parameters(self) -> int:
@@ -111,15 +125,24 @@ class Model:
         if rows > self._capacity:
             self._make_workspace(-(-rows // _ROW_STEP) * _ROW_STEP)
 
-    def loss_and_grad(self, batch: Batch, beta: float = 1.0) -> float:
+    def loss_and_grad(
+        self, batch: Batch, beta: float = 1.0, ready: Callable[[int, float], None] | None = None
+    ) -> float:
         """Return the *sum* of the weighted losses over the rows (float64), and give its gradient.
 
         beta 1: the gradient is added to `grads` (and the statistics to `stats`); 0: it is stored, whatever they held.
         Collective where `meets`: the gradient is then that of the losses of all ranks' rows by what this rank computed.
+        ready(lo, loss): called at the cuts, when `grads[lo:]` and `stats` are final, with the sum of the losses.
         """
-        return self._pass_over(batch, beta, self._reduce)
+        return self._pass_over(batch, beta, self._reduce, ready)
 
-    def _pass_over(self, batch: Batch, beta: float, reduce: Callable[[np.ndarray], None]) -> float:
+    def _pass_over(
+        self,
+        batch: Batch,
+        beta: float,
+        reduce: Callable[[np.ndarray], None],
+        ready: Callable[[int, float], None] | None = None,
+    ) -> float:
         self.reserve(batch.rows)
         targets, weight = batch.targets, batch.weight
         if targets.ndim > 1 and self.target_kind == "class":
@@ -128,12 +151,25 @@ class Model:
             weight = weight.reshape(-1)
         rest = (beta, batch.inputs, targets, weight, batch.ids, self.seed, batch.step)
         run, head = self._compiled.loss_and_grad, self._buffers
-        first, *others = self._compiled.segments
-        loss = run(*first, *head, *rest)
-        for segment, numbers in zip(others, self._meeting, strict=True):
-            reduce(numbers)
-            loss += run(*segment, *head, *rest)
+        loss = 0.0
+        for first, last, numbers, lo in self._meetings if ready is None else self._stops:
+            loss += run(first, last, *head, *rest)
+            if numbers is not None:
+                reduce(numbers)
+            elif lo is not None:
+                ready(lo, loss)
         return loss
+
+    def _stops_of_a_pass(self, cuts: Sequence[int]) -> tuple[tuple[int, int, np.ndarray | None, int | None], ...]:
+        """Return the segments: first and last call, and what follows: numbers to reduce, an offset to tell of, none."""
+        compiled = self._compiled
+        stops = [(last, 0, numbers, None) for (_, last), numbers in zip(compiled.segments, self._meeting, strict=False)]
+        stops += [(calls, 1, None, lo) for calls, lo in compiled.ready if lo in cuts]
+        stops.sort(key=lambda stop: stop[:2])
+        if not stops or stops[-1][0] < len(compiled.train_program):
+            stops.append((len(compiled.train_program), 2, None, None))
+        firsts = [0, *(stop[0] for stop in stops)]
+        return tuple((first, last, numbers, lo) for first, (last, _, numbers, lo) in zip(firsts, stops, strict=False))
 
     def predict(self, inputs: np.ndarray, outputs: np.ndarray) -> None:
         """Compute the network's outputs (rows, *out_shape) for inputs (rows, *input_shape), without dropout."""
@@ -169,6 +205,7 @@ class Model:
         self._buffers += (self._workspace, capacity)
         fixed = self._workspace[capacity * self.plan.row_floats :]
         self._meeting = [fixed[meet.offset :].view(np.float64)[: meet.count] for meet in compiled.meets]
+        self._meetings, self._stops = self._stops_of_a_pass(()), self._stops_of_a_pass(self._cuts)
 
     def _set_state(self) -> None:
         for node in self.graph.nodes:

@@ -240,8 +240,10 @@ class Session:
             if self.model.target_kind == "real":
                 baseline = self.evaluator.mean_predictor(dataset.train, dataset.test)
         seconds = trainer.train_s
-        ranks = self.group.all_gather_objects((peak_bytes(), trainer.data_wait_s, trainer.data_s))
-        memory, (waited, data_s) = [rank[0] for rank in ranks], (max(rank[i] for rank in ranks) for i in (1, 2))
+        ranks = self.group.all_gather_objects((peak_bytes(), trainer.data_wait_s, trainer.data_s, trainer.reduce_s))
+        memory, waits, all_data_s, all_reduce_s = zip(*ranks, strict=True)
+        waited, data_s = max(waits), max(all_data_s)
+        reduce_s = min(all_reduce_s)  # the others' times hold their waiting for a slow one
         return {
             "finished": True,
             "job": self.job.name,
@@ -266,7 +268,9 @@ class Session:
             "data_wait_s": waited,
             "data_wait_fraction": waited / seconds if seconds else math.nan,
             "data_s": data_s,
-            "peak_memory_bytes_per_rank": memory,
+            "reduce_s": reduce_s,
+            "reduce_fraction": reduce_s / seconds if seconds else math.nan,
+            "peak_memory_bytes_per_rank": list(memory),
             "versions": versions(self.group),
         }
 

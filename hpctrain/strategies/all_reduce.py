@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from typing import Any, Literal
 
 import numpy as np
 import pydantic
@@ -11,11 +12,13 @@ from hpctrain.comm.collectives import COLLECTIVES
 from hpctrain.comm.collectives.choice import AUTO, allocate, collective_for, likely
 from hpctrain.comm.group import Group
 from hpctrain.errors import UserError, unknown_name
-from hpctrain.memory import taken_bytes
+from hpctrain.memory import parse_bytes, taken_bytes
 from hpctrain.nn.flat import CHECKPOINT, LOSS, ROWS, STOP, TAIL, WEIGHT
 from hpctrain.optim.averaging import SLOT, WeightAverage
+from hpctrain.options import Bytes
 from hpctrain.strategies.base import FlatModel, StepOutcome, Strategy, StrategyRun
 from hpctrain.strategies.reducers.base import Reducer
+from hpctrain.strategies.reducers.overlapped import Overlapped, choose_cuts
 from hpctrain.strategies.reducers.whole import WholeBuffer
 
 
@@ -23,9 +26,13 @@ class AllReduce(Strategy):
     """Synchronous data parallelism by one all-reduce a step; `collective` names how, see `comm.collectives`.
 
     "auto": in memory that the ranks of a node share ("window"), or by MPI's own ("native") where each has a node.
+    With `overlap` gradients leave in buckets of at least `bucket` bytes while the backward pass goes on; "auto": where
+    there are several nodes.  Within a node it is the cores that sum: there is nothing to hide.
     """
 
     collective: str = AUTO
+    overlap: bool | Literal["auto"] = "auto"
+    bucket: Bytes = "1 MB"
 
     @pydantic.field_validator("collective")
     @classmethod
@@ -40,9 +47,14 @@ class AllReduce(Strategy):
 
     def bind(self, group: Group, model: FlatModel, optimizer: Any, clip: Any | None) -> AllReduceRun:
         """Make the run-time object and the optimizer's state."""
-        name, collective = collective_for(self.collective, group, model.grad_buffer)
-        reducer = WholeBuffer(name, collective, model.grad_buffer)
-        return AllReduceRun(group, reducer, model, optimizer, clip)
+        return AllReduceRun(group, self._reducer(group, model), model, optimizer, clip)
+
+    def _reducer(self, group: Group, model: FlatModel) -> Reducer:
+        buffer = model.grad_buffer
+        if not (group.nodes > 1 if self.overlap == "auto" else self.overlap and group.size > 1):
+            return WholeBuffer(*collective_for(self.collective, group, buffer), buffer)
+        cuts = choose_cuts(model.ready_offsets, len(buffer), parse_bytes(self.bucket) // buffer.itemsize)
+        return Overlapped(*collective_for(self.collective, group.apart(), buffer), buffer, cuts)
 
     def memory_bytes(self, size: int, parameters: int, summed: int, optimizer: Any) -> dict[str, int]:
         """Return the bytes of the optimizer's state, the weights' average and the collective's scratch."""
@@ -71,7 +83,9 @@ class AllReduceRun(StrategyRun):
     def step(self, step: int, lr: float) -> StepOutcome:
         """Make one update; see `StrategyRun.step`."""
         model = self._model
+        started = time.perf_counter()
         self._reducer.reduce(step)
+        waited_s = time.perf_counter() - started
         weight = float(self._tail[WEIGHT])
         loss, grad_norm = 0.0, None
         if weight != 0:  # NaN included: it must reach the weights, where it is seen, rather than be skipped over
@@ -88,7 +102,17 @@ class AllReduceRun(StrategyRun):
         if self._average is not None:
             self._average.add(step)
         model.update_state(float(self._tail[ROWS]))
-        return StepOutcome(weight, loss, grad_norm, bool(self._tail[STOP] > 0), bool(self._tail[CHECKPOINT] > 0))
+        stop, checkpoint = bool(self._tail[STOP] > 0), bool(self._tail[CHECKPOINT] > 0)
+        return StepOutcome(weight, loss, grad_norm, stop, checkpoint, waited_s)
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """Where the reducer's buckets begin."""
+        return self._reducer.cuts
+
+    def ready(self, lo: int) -> None:
+        """Let the reducer know what is final."""
+        self._reducer.ready(lo)
 
     def describe(self) -> str:
         """Return "all_reduce (COLLECTIVE)", the one that is at work."""

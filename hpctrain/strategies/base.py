@@ -22,13 +22,15 @@ class FlatModel(Protocol):
     """What a strategy needs of a model: flat float32 buffers.
 
     `grad_buffer` is `grads`, sums of running statistics, and the tail of `nn.flat.TAIL` floats; `grads` is a view into
-    it.  `table` (an `optim` UpdateTable) gives the learning-rate and decay factors of ranges of `params`.
+    it.  `table` (an `optim` UpdateTable) gives the learning-rate and decay factors of ranges of `params`;
+    `ready_offsets` says where `grads` is final from, descending, as a backward pass goes on.
     """
 
     params: np.ndarray
     grads: np.ndarray
     grad_buffer: np.ndarray
     table: Any
+    ready_offsets: tuple[int, ...]
 
     def update_state(self, rows: float) -> None:
         """Move the running statistics by the sums over all ranks' `rows` examples that stand behind `grads`."""
@@ -43,6 +45,8 @@ class StepOutcome:
     grad_norm    2-norm of the mean gradient before clipping; None without clipping
     stop         some rank was told to stop
     checkpoint   rank 0 wants a checkpoint after this step
+    reduce_s     time on this rank until the sums were there: the others' lateness and the transfer, as far as it was
+                 not hidden behind the backward pass
     """
 
     weight: float
@@ -50,6 +54,7 @@ class StepOutcome:
     grad_norm: float | None
     stop: bool
     checkpoint: bool
+    reduce_s: float = 0.0
 
 
 class Strategy(Part, ABC):
@@ -88,6 +93,14 @@ class StrategyRun(ABC):
         Takes `model.grad_buffer` with this rank's sums: the gradients of its rows, and in the tail their weight and
         loss and its wishes (`nn.flat`).  The content afterwards is undefined; the caller zeroes it for the next sums.
         """
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """Return where a backward pass should call `ready`: descending offsets in floats; nowhere by default."""
+        return ()
+
+    def ready(self, lo: int) -> None:  # noqa: B027 - one that sends nothing ahead has no use for it
+        """Take notice that `grad_buffer[lo:]`, the tail included, will not change before `step`."""
 
     @abstractmethod
     def describe(self) -> str:

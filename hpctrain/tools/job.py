@@ -201,6 +201,8 @@ name = "all_reduce"               # every rank works on its part of each batch; 
 # collective = "auto"             # "window" (sums in memory that the ranks of a node share) where there is such memory,
                                   # or "native", the MPI library's own; also "ring", "halving_doubling", "tree",
                                   # "double_tree"
+# overlap = "auto"                # gradients leave while the backward pass goes on: true, false; "auto": between nodes
+# bucket = "1 MB"                 # with overlap: the least that leaves at a time
 
 [run]
 # name = "job"                    # names the run's folder; default: this file's name

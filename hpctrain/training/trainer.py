@@ -78,16 +78,20 @@ class Trainer:
     data_s: float = 0.0  # of it, the time until a batch was there: waiting for rows, and putting them together
     data_wait_s: float = 0.0  # of that, waiting alone
     trained_rows: int = 0  # examples of all ranks in those steps
+    reduce_s: float = 0.0  # of it, the time until gradients were summed, where it was not hidden
+    _loss_sum: float = 0.0  # of the passes of this step that are done
     _weights: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)  # room for a batch's weights
     _current_step: int = 0  # counted from 1, for the message of a fault
     _saved_step: int = -1
     _saved_at: float = field(default_factory=time.monotonic)
     _epoch_s: float = 0.0
     _epoch_wait_s: float = 0.0
+    _epoch_reduce_s: float = 0.0
     _epoch_first_rows: int = 0
 
     def run(self) -> None:
         """Train to the planned end, an early stop, or a signal that asks to stop; a checkpoint is the last thing."""
+        self.model.cut_at(self.strategy.cuts)
         self._saved_step = self.progress.step
         self._epoch_first_rows = self.progress.totals(self.group)[2]
         try:
@@ -140,23 +144,32 @@ class Trainer:
     def _sum_gradients(self, batch: Batch, weight: float) -> float:
         """Fill the gradient buffer with this rank's sums over the batch; return the sum of the losses."""
         model, tail = self.model, self.model.tail
-        loss_sum = 0.0
         if not batch.rows:
             model.grad_buffer[:] = 0
-        size = self.micro_batch or max(batch.rows, 1)
-        if model.meets and batch.rows > size:
-            raise AssertionError(f"{batch.rows} rows in passes of {size}, where every rank must make one pass")
-        # A rank without rows makes a pass, too, where the others would wait for it.
-        for lo in range(0, max(batch.rows, int(model.meets)), size):
-            part = batch if size >= batch.rows else batch.slice(lo, lo + size)
-            loss_sum += model.loss_and_grad(part, beta=float(lo > 0 or not batch.rows))
         tail[flat.WEIGHT] = weight
-        with np.errstate(over="ignore"):  # a loss beyond float32 is shown as infinite
-            tail[flat.LOSS] = loss_sum
         tail[flat.ROWS] = batch.rows
         tail[flat.STOP] = self.stop.requested is not None
         tail[flat.CHECKPOINT] = self._clock_wants_checkpoint()
-        return loss_sum
+        size = self.micro_batch or max(batch.rows, 1)
+        if model.meets and batch.rows > size:
+            raise AssertionError(f"{batch.rows} rows in passes of {size}, where every rank must make one pass")
+        self._loss_sum = 0.0
+        # A rank without rows makes a pass, too, where the others would wait for it.
+        for lo in range(0, max(batch.rows, int(model.meets)), size):
+            part = batch if size >= batch.rows else batch.slice(lo, lo + size)
+            ready = self._ready if self.strategy.cuts and lo + size >= batch.rows else None
+            self._loss_sum += model.loss_and_grad(part, beta=float(lo > 0 or not batch.rows), ready=ready)
+        self._tell_loss(self._loss_sum)
+        return self._loss_sum
+
+    def _ready(self, lo: int, loss: float) -> None:
+        """Let gradients go that are final; the tail goes with the first of them, the loss included."""
+        self._tell_loss(self._loss_sum + loss)
+        self.strategy.ready(lo)
+
+    def _tell_loss(self, loss_sum: float) -> None:
+        with np.errstate(over="ignore"):  # a loss beyond float32 is shown as infinite
+            self.model.tail[flat.LOSS] = loss_sum
 
     def _report_step(self, outcome: StepOutcome, lr: float, seconds: float, waited: float) -> None:
         progress = self.progress
@@ -164,11 +177,21 @@ class Trainer:
         self._epoch_s += seconds
         self.data_wait_s += waited
         self._epoch_wait_s += waited
+        self.reduce_s += outcome.reduce_s
+        self._epoch_reduce_s += outcome.reduce_s
         if math.isnan(outcome.loss):
             where = f"in step {progress.step}, epoch {progress.epoch + 1}"
             self._refuse(f"the loss is not a number (NaN) {where}: training has diverged")
         report = StepReport(
-            progress.step, progress.epoch, outcome.loss, lr, outcome.weight, seconds, outcome.grad_norm, waited
+            progress.step,
+            progress.epoch,
+            outcome.loss,
+            lr,
+            outcome.weight,
+            seconds,
+            outcome.grad_norm,
+            waited,
+            outcome.reduce_s,
         )
         self.tell("on_step", report)
 
@@ -195,11 +218,11 @@ class Trainer:
         new_rows = rows - self._epoch_first_rows
         self.trained_rows += new_rows
         rate = new_rows / self._epoch_s if self._epoch_s else math.nan
-        report = EpochReport(
-            progress.epoch, progress.step, rows, progress.train_loss, self._epoch_s, rate, self._epoch_wait_s
-        )
+        spent = (self._epoch_s, rate, self._epoch_wait_s, self._epoch_reduce_s)
+        report = EpochReport(progress.epoch, progress.step, rows, progress.train_loss, *spent)
         self.tell("on_epoch", report)
-        self._epoch_s, self._epoch_wait_s, self._epoch_first_rows = 0.0, 0.0, 0
+        self._epoch_s = self._epoch_wait_s = self._epoch_reduce_s = 0.0
+        self._epoch_first_rows = 0
         if self.validate is not None:
             evaluation = self.validate(progress)
             self.tell("on_evaluation", evaluation)

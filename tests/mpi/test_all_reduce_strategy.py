@@ -21,6 +21,7 @@ class Model:
         self.grads = self.grad_buffer[:-TAIL]
         self.tail = self.grad_buffer[-TAIL:]
         self.table = None
+        self.ready_offsets = (30, 12, 5, 0)
 
     def update_state(self, rows):
         self.rows = rows
@@ -74,10 +75,13 @@ def one_process():
         yield loss / weight.sum(), norm, params, average
 
 
+@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("collective", list(COLLECTIVES))
-def test_the_same_weights_as_one_process(collective):
+def test_the_same_weights_as_one_process(collective, overlap):
     group, model = join(), Model()
-    run = AllReduce(collective=collective).bind(group, model, Momentum(), Clip())
+    strategy = AllReduce(collective=collective, overlap=overlap, bucket="0.04 kB")  # ten floats
+    run = strategy.bind(group, model, Momentum(), Clip())
+    assert run.cuts == ((30, 12) if overlap and group.size > 1 else ())
     for step, (loss, norm, params, average) in enumerate(one_process()):
         inputs, targets, weight = (values[group.rank :: group.size] for values in batch(step))  # unequal, some empty
         model.grad_buffer[:] = 0
@@ -85,6 +89,8 @@ def test_the_same_weights_as_one_process(collective):
         model.grads += grads
         model.tail[WEIGHT] = weight.sum()
         model.tail[ROWS] = len(weight)
+        for lo in run.cuts if len(weight) else ():  # a rank without rows has no backward pass
+            run.ready(lo)
         outcome = run.step(step, LR)
         assert outcome.weight == pytest.approx(batch(step)[2].sum(), rel=1e-6)
         assert model.rows == len(batch(step)[2])
@@ -95,6 +101,7 @@ def test_the_same_weights_as_one_process(collective):
     # Every rank holds the same bits, in weights, optimizer state and average.
     state = [values.tobytes() for values in (model.params, *run.state_dict().values())]
     assert group.all_gather_objects(state) == [state] * group.size
+    run.close()
 
 
 @pytest.mark.parametrize("collective", list(COLLECTIVES))
@@ -108,3 +115,18 @@ def test_one_rank_s_wish_is_everybody_s(collective):
         model.tail[CHECKPOINT] = 1
     outcome = run.step(0, LR)
     assert (outcome.stop, outcome.checkpoint) == (True, True)
+
+
+def test_what_goes_wrong_while_gradients_are_under_way_is_raised_by_the_step(monkeypatch):
+    group, model = join(), Model()
+    run = AllReduce(collective="native", overlap=True, bucket="0.04 kB").bind(group, model, Momentum(), None)
+    if group.size == 1:
+        pytest.skip("one rank sends nothing")
+    monkeypatch.setattr("hpctrain.comm.collectives.native.NativeCollective.all_reduce", broken)
+    run.ready(30)
+    with pytest.raises(RuntimeError, match="the wire is cut"):
+        run.step(0, LR)
+
+
+def broken(collective, buffer):
+    raise RuntimeError("the wire is cut")

@@ -44,8 +44,8 @@ def keys(path: Path) -> list[tuple[str, int | None]]:
 def test_each_kind_has_its_line(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path / "m.jsonl", log_every=0)
     log.on_start(info())
-    log.on_step(StepReport(1, 0, 0.25, 0.1, 10.0, 0.01, grad_norm=2.0, data_wait_s=0.002))
-    log.on_epoch(EpochReport(0, 1, 50, 0.25, 0.1, 500.0, 0.02))
+    log.on_step(StepReport(1, 0, 0.25, 0.1, 10.0, 0.01, grad_norm=2.0, data_wait_s=0.002, reduce_s=0.001))
+    log.on_epoch(EpochReport(0, 1, 50, 0.25, 0.1, 500.0, 0.02, 0.01))
     log.on_evaluation(EvaluationReport("test", 0, 1, 5, 0.1, {"accuracy": 0.9}))
     log.on_end({"finished": True, "test": {"accuracy": 0.9}})
     log.close()
@@ -64,6 +64,7 @@ def test_each_kind_has_its_line(tmp_path: Path) -> None:
             "step_s": 0.01,
             "grad_norm": 2,
             "data_wait_s": 0.002,
+            "reduce_s": 0.001,
         },
         {
             "kind": "epoch",
@@ -74,6 +75,7 @@ def test_each_kind_has_its_line(tmp_path: Path) -> None:
             "train_s": 0.1,
             "examples_per_s": 500,
             "data_wait_s": 0.02,
+            "reduce_s": 0.01,
         },
         {
             "kind": "evaluation",
