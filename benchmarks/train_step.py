@@ -69,13 +69,16 @@ def model_names(text: str) -> list[str]:
 class Ours:
     """A model of ours with its optimizer, stepping as a run's trainer steps it."""
 
-    def __init__(self, group: Group, case: Case, folder: Path) -> None:
-        data, weights = np.load(folder / "data.npz"), np.load(folder / "weights.npz")
+    def __init__(self, group: Group, case: Case, folder: Path, from_peer: bool = True) -> None:
+        data = np.load(folder / "data.npz")
         self.batches = case.batches(data["inputs"], data["targets"])
         strategy = AllReduce()
         memory = functools.partial(strategy.allocate_gradients, group)
         self.model = case.model(allocate_gradients=memory)
-        case.set_weights(self.model, weights)
+        if from_peer:
+            case.set_weights(self.model, np.load(folder / "weights.npz"))
+        else:
+            self.model.initialize()
         self.model.table = UpdateTable.from_slots(self.model.layout)
         self.model.reserve(case.batch)
         self.optimizer = Sgd(**UPDATE)

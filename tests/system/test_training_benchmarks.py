@@ -1,6 +1,7 @@
 """The benchmarks of training: what they hand from PyTorch to ours is the same network, and mistakes are told."""
 
 import importlib.util
+import json
 import sys
 
 import numpy as np
@@ -101,3 +102,18 @@ def test_losses_agree_in_float32_or_where_that_is_too_coarse_in_float64(train_st
     record = {"loss_difference": difference, "peer_rounding": rounding, "exact_difference": exact}
 
     assert train_step.losses_agree(record) is agree
+
+
+def test_weak_scaling_and_overlap_time_one_rank_and_all(tmp_path):
+    file, small = tmp_path / "records.json", ("--models", "mlp-small", "--pairs", "1", "--json")
+    done = mpirun(2, ROOT / "benchmarks" / "weak_scaling.py", *small, file, "--seconds", "0.01", timeout=100)
+    assert done.returncode == 0, done.output
+    (record,) = json.loads(file.read_text())
+    assert record["ours_efficiency"] == pytest.approx(record["ours_alone_s"] / record["ours_s"])
+    assert record["peer_efficiency"] is None
+    done = mpirun(2, ROOT / "benchmarks" / "overlap.py", *small, file, "--bucket", "2 kB", timeout=100)
+    assert done.returncode == 0, done.output
+    (record,) = json.loads(file.read_text())
+    assert record["buckets"] == 3  # one a layer: the least, of the last one, has 672 numbers
+    assert record["bytes"] == 4 * (64 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 16 + 16)
+    assert record["alone_s"] > 0

@@ -1,0 +1,211 @@
+"""How much of the time to sum gradients is hidden behind the backward pass: steps alone, with and without overlap."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import common
+from common import time_text
+from models import CASES, Case
+
+from hpctrain.comm import Group
+from hpctrain.comm.single_group import SingleGroup
+from hpctrain.nn.flat import LOSS, ROWS, WEIGHT
+from hpctrain.optim.sgd import Sgd
+from hpctrain.optim.table import UpdateTable
+from hpctrain.strategies.all_reduce import AllReduce
+
+BATCHES = {"cnn-mnist": 64, "mlp-wide": 1024}
+DEMAND, STRETCH = 0.45, 0.25  # of what is exposed without overlap
+
+EXAMPLES = """\
+  python benchmarks/on_hosts.py --hosts 4 --rate 1gbit benchmarks/overlap.py --rate-gbps 1
+  python benchmarks/on_hosts.py --hosts 2 --rate 1gbit benchmarks/overlap.py --models mlp-wide --timeline step.png
+
+A step alone computes and updates and sends nothing; what a step takes more than that is exposed communication: waiting,
+and the share of the core that the transfer took.  The three are timed in turn.  Records: case, peer ("without"),
+ours_s, peer_s, ratio (of the exposed times, without over with), alone_s, wire_s, backward_left_s, bytes, bucket."""
+
+
+def arguments() -> argparse.ArgumentParser:
+    made = common.parser(__doc__, EXAMPLES)
+    made.add_argument("--models", default=",".join(BATCHES), metavar="A,B", help=f"default: {', '.join(BATCHES)}")
+    made.add_argument("--batch", type=int, help="rows a rank (default: 64 of cnn-mnist, 1024 of mlp-wide)")
+    made.add_argument("--bucket", default="1 MB", help='the least that leaves at a time (default "1 MB")')
+    made.add_argument("--collective", default="auto", help="as in a job (default auto)")
+    made.add_argument("--steps", type=int, default=4, help="of one timing (default 4)")
+    made.add_argument("--rate-gbps", type=float, default=1.0, help="of each host's link, for the wire's own time (1)")
+    made.add_argument("--timeline", type=Path, metavar="PNG", help="draw one step of the last model (needs matplotlib)")
+    return made
+
+
+class Stepper:
+    """A model that steps with a strategy."""
+
+    def __init__(self, group: Group, case: Case, strategy: AllReduce) -> None:
+        inputs, targets = case.data(seed=group.rank)
+        self.batches = case.batches(inputs, targets)
+        self.model = case.model(allocate_gradients=functools.partial(strategy.allocate_gradients, group))
+        self.model.initialize()
+        self.model.table = UpdateTable.from_slots(self.model.layout)
+        self.model.reserve(case.batch)
+        self.optimizer = Sgd(lr=1e-3, momentum=0.9)
+        self.strategy = strategy.bind(group, self.model, self.optimizer, None)
+        self.model.warm_up()
+        self.strategy.warm_up()
+        self.model.cut_at(self.strategy.cuts)
+        self.told: list[tuple[int, float]] = []  # when which offset was final, in the last step
+
+    def step(self, index: int) -> None:
+        """Make one update."""
+        model, batch = self.model, self.batches[index % len(self.batches)]
+        model.tail[WEIGHT], model.tail[ROWS] = batch.weight.sum(dtype="f8"), batch.rows
+        self.told.clear()
+        model.tail[LOSS] = model.loss_and_grad(batch, beta=0.0, ready=self._ready)
+        self.told.append((0, time.perf_counter()))
+        self.strategy.step(index, self.optimizer.lr)
+
+    def _ready(self, lo: int, loss: float) -> None:
+        self.model.tail[LOSS] = loss
+        self.told.append((lo, time.perf_counter()))
+        self.strategy.ready(lo)
+
+
+def main(group: Group, args: argparse.Namespace) -> None:
+    records = []
+    for name in args.models.split(","):
+        case = dataclasses.replace(CASES[name], batch=args.batch or BATCHES.get(name, CASES[name].batch))
+        records.append(measure(group, name, case, args))
+    common.report(
+        group,
+        f"exposed communication, {group.size} ranks on {group.nodes} hosts, {group.library}",
+        records,
+        {
+            "model": lambda record: record["case"],
+            "batch": lambda record: str(record["batch"]),
+            "alone": lambda record: time_text(record["alone_s"]),
+            "without": lambda record: time_text(record["peer_s"]),
+            "with overlap": lambda record: time_text(record["ours_s"]),
+            "wire": lambda record: time_text(record["wire_s"]),
+            "backward left": lambda record: time_text(record["backward_left_s"]),
+            "share exposed": lambda record: f"{record['exposed_share']:.2f}",
+            "allowed": lambda record: f"{record['allowed_share']:.2f}",
+            "buckets": lambda record: str(record["buckets"]),
+        },
+        args,
+    )
+
+
+def measure(group: Group, name: str, case: Case, args: argparse.Namespace) -> common.Record:
+    """Time the three kinds of step in turn."""
+    options = {"collective": args.collective, "bucket": args.bucket}
+    steppers = {
+        "alone": Stepper(SingleGroup(), case, AllReduce(overlap=False)),
+        "without": Stepper(group, case, AllReduce(overlap=False, **options)),
+        "with": Stepper(group, case, AllReduce(overlap=True, **options)),
+    }
+    times: dict[str, list[float]] = {kind: [] for kind in steppers}
+    left: list[float] = []
+    for turn in range(args.pairs + 1):  # the first one makes connections and buffers
+        for kind, stepper in steppers.items():
+            group.barrier(patient=True)
+            started = time.perf_counter()
+            for index in range(args.steps):
+                stepper.step(index)
+            seconds = max(group.all_gather_objects(time.perf_counter() - started)) / args.steps
+            if turn:
+                times[kind].append(seconds)
+        told = steppers["with"].told
+        left.append(told[-1][1] - _last_large(told, len(steppers["with"].model.grad_buffer)))
+    alone, without, overlapped = (statistics.median(times[kind]) for kind in steppers)
+    sent = steppers["with"].model.grad_buffer.nbytes
+    wire_s = 2 * (group.nodes - 1) / group.nodes * sent * 8 / (args.rate_gbps * 1e9)
+    exposed = [max(seconds - alone, 1e-9) for seconds in (overlapped, without)]
+    left_s = statistics.median(left)
+    allowed = max(DEMAND, 1.2 * (wire_s - left_s) / exposed[1] if name == "mlp-wide" else 0.0)
+    if args.timeline and group.rank == 0:
+        draw(args.timeline, name, steppers["with"])
+    if args.timeline and group.rank:
+        traced_step(steppers["with"])
+    buckets = len(steppers["with"].strategy.cuts) + 1
+    for stepper in steppers.values():
+        stepper.strategy.close()
+    return {
+        "case": name,
+        "peer": "without",
+        "ours_s": overlapped,
+        "peer_s": without,
+        "ratio": exposed[1] / exposed[0],
+        "alone_s": alone,
+        "wire_s": wire_s,
+        "backward_left_s": left_s,
+        "exposed_share": exposed[0] / exposed[1],
+        "allowed_share": allowed,
+        "bytes": sent,
+        "batch": case.batch,
+        "bucket": args.bucket,
+        "buckets": buckets,
+        "ranks": group.size,
+        "hosts": group.nodes,
+        "library": group.library,
+    }
+
+
+def _last_large(told: list[tuple[int, float]], size: int) -> float:
+    """Return when the last bucket of a tenth of the buffer or more was ready, the one that ends at 0 left out."""
+    stops = [size, *(lo for lo, _ in told)]
+    large = [when for (lo, when), stop in zip(told, stops, strict=False) if lo and stop - lo >= size / 10]
+    return large[-1] if large else told[-1][1]
+
+
+def traced_step(stepper: Stepper) -> tuple[float, list[tuple[float, float, int]], float]:
+    """Make a step; return its start, (from, to, bytes) of each bucket's transfer, and its end."""
+    transfers: list[tuple[float, float, int]] = []
+    collective = stepper.strategy._reducer._collective
+    plain = collective.all_reduce
+
+    def traced(buffer: Any) -> None:
+        started = time.perf_counter()
+        plain(buffer)
+        transfers.append((started, time.perf_counter(), buffer.nbytes))
+
+    collective.all_reduce = traced
+    started = time.perf_counter()
+    stepper.step(0)
+    ended = time.perf_counter()
+    del collective.all_reduce
+    return started, transfers, ended
+
+
+def draw(path: Path, name: str, stepper: Stepper) -> None:
+    """Draw one step: what was computed, and which bucket was under way when."""
+    from matplotlib import pyplot
+
+    started, transfers, ended = traced_step(stepper)
+    computed = stepper.told[-1][1]
+    figure, axes = pyplot.subplots(figsize=(9, 2.6), layout="constrained")
+    axes.barh(["computing"], [(computed - started) * 1e3], color="#4878a8")
+    for _, when in stepper.told[:-1]:
+        axes.plot([(when - started) * 1e3] * 2, [-0.4, 1.4], color="0.5", linewidth=0.8, linestyle=":")
+    for number, (begin, end, size) in enumerate(transfers):
+        axes.barh(
+            ["sums"], [(end - begin) * 1e3], left=(begin - started) * 1e3, color=("#e08a3c", "#c05a2c")[number % 2]
+        )
+        if end - begin > (ended - started) / 20:
+            axes.text((begin + end - 2 * started) * 500, 1, common.size_text(round(size, -4)), ha="center", va="center")
+    axes.set_xlabel("ms")
+    axes.set_xlim(0, (ended - started) * 1e3)
+    axes.set_title(f"{name}: one step; dotted lines: gradients that are final")
+    axes.invert_yaxis()
+    figure.savefig(path, dpi=120)
+    print(f"timeline: {path}")
+
+
+if __name__ == "__main__":
+    common.run(main, arguments())
