@@ -7,9 +7,11 @@ import numpy as np
 from hpctrain.data.values import (
     bad_label,
     bad_value,
+    beyond_error,
     counts,
     first_bad,
     first_bad_token,
+    first_beyond,
     first_unknown_label,
     label_error,
     token_error,
@@ -39,10 +41,17 @@ class Checked:
             numbers = self.stored(f"{where}s", first_row + row, first_row + row + 1) if self.chains else values[row]
             column = int(np.argmin(np.isfinite(numbers.reshape(-1)))) % last
             raise bad_value(values[row], self.place(first_row + row, field.name_at(column)))
-        if self._classes is not None and (row := first_unknown_label(self.format, targets, weight, self._classes)) >= 0:
-            raise label_error(int(targets[row].max()), self._classes, self.place(first_row + row))
+        self.check_range(targets, weight, first_row)
         if self._tokens is not None and (row := first_bad_token(inputs, self._tokens)) >= 0:
             raise token_error(inputs[row], self._tokens, self.place(first_row + row, self.input))
+
+    def check_range(self, targets: np.ndarray, weight: np.ndarray, first_row: int) -> None:
+        """Raise `UserError` for a target that counts but is none that network and loss can take."""
+        classes, bounds = self._classes, self._bounds
+        if classes is not None and (row := first_unknown_label(self.format, targets, weight, classes)) >= 0:
+            raise label_error(int(targets[row].max()), classes, self.place(first_row + row))
+        if bounds is not None and (row := first_beyond(self.format, targets, weight, bounds)) >= 0:
+            raise beyond_error(targets[row], bounds, self.place(first_row + row))
 
     def stored_label(self, row: int, label: int) -> int:
         """Return a label of a row as the file has it: read as int64, one above int64's largest becomes negative."""

@@ -17,6 +17,7 @@ from hpctrain.errors import UserError
 
 _FIRST_ROWS, _FIRST_EXAMPLES = 4096, 16  # looked at; the second where each has a file or a group of its own
 _FEW = 1000  # examples of many that are files or groups
+_FEW_CLASSES = 100  # whole numbers below this are taken for classes that somebody stored as real numbers
 _BLOCK_LABELS = 1 << 18
 _MOST_CLASSES = 1 << 16  # beyond this nobody wants to read which labels are missing
 
@@ -53,7 +54,7 @@ class DataFacts:
     input_parts  names of the parts of the inputs, see `Hdf5Source.input_parts`
     categories   of inputs and targets that are text, see `fields.categories`
     unwritten    lines about datasets of which a part was never written
-    whole_targets  whether real targets are whole numbers, as far as the first rows show
+    whole_targets  whether real targets are small whole numbers, such as classes have, as far as the first rows show
     """
 
     rows: dict[str, int]
@@ -132,11 +133,15 @@ class DataFacts:
 
 
 def _are_whole(source: Hdf5Source) -> bool:
-    """Return whether the first targets of a source are numbers such as 0.0, 1.0, 2.0."""
+    """Return whether the first targets of a source are a few numbers such as 0.0, 1.0, 2.0."""
     rows = min(len(source), _FIRST_ROWS if source.has_rows else _FIRST_EXAMPLES)
     targets = source.stored("targets", 0, rows)
     source.finish()
-    return source.format.target_width == 1 and bool((targets == np.floor(targets)).all() and targets.min() >= 0)
+    if source.format.target_width != 1:
+        return False
+    found = np.unique(targets[~np.isnan(targets)])  # sorted
+    is_whole = len(found) > 0 and (found == np.floor(found)).all()
+    return bool(is_whole and found[0] >= 0 and found[-1] < _FEW_CLASSES)
 
 
 def _looked_at(source: Hdf5Source, few: bool) -> Iterator[tuple[int, int]]:

@@ -98,10 +98,23 @@ def _expand_one(entry: str, base: Path) -> list[str]:
         return _in_folder(path)
     if os.path.exists(path) or not glob.has_magic(entry):
         return [path]
-    found = sorted(match for match in glob.glob(path, recursive=True) if not os.path.isdir(match))
+    # Folders that are there by just this name are no patterns, whatever characters they have.
+    found = _matches(_escaped_folder(path)) or _matches(path)
     if not found:
         raise _no_match(entry, path)
     return found
+
+
+def _matches(pattern: str) -> list[str]:
+    return sorted(match for match in glob.glob(pattern, recursive=True) if not os.path.isdir(match))
+
+
+def _escaped_folder(path: str) -> str:
+    """Return a pattern whose first folders, as far as they are there, stand for themselves."""
+    folder = Path(path).parent
+    while not folder.is_dir():
+        folder = folder.parent
+    return os.path.join(glob.escape(str(folder)), os.path.relpath(path, folder))
 
 
 def _in_folder(path: str) -> list[str]:
@@ -128,11 +141,14 @@ def _no_match(entry: str, path: str) -> UserError:
         folder = folder.parent
     if not folder.is_dir():
         return UserError(f"no file matches {entry!r}", found=f"there is no folder {folder}", hint="check the pattern")
+    escaped, hint = entry.replace("[", "[[]"), "check the pattern"
+    if escaped != entry and _matches(path.replace("[", "[[]")):
+        hint = f"in a pattern, brackets mean one of the characters in them; to mean themselves, write {escaped!r}"
     files = [file.name for file in sorted(folder.iterdir())[:_LOOKED_AT] if file.is_file() and h5py.is_hdf5(file)]
     if len(files) > _LISTED:
         files[_LISTED:] = [f"... and {len(files) - _LISTED} more"]
     there = f"the HDF5 files in {folder} are {', '.join(files)}" if files else f"there is no HDF5 file in {folder}"
-    return UserError(f"no file matches {entry!r}", found=there, hint="check the pattern")
+    return UserError(f"no file matches {entry!r}", found=there, hint=hint)
 
 
 def check_file(path: str) -> None:

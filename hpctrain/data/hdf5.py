@@ -25,10 +25,7 @@ from hpctrain.data.format import Arrays
 from hpctrain.data.mapping import Access
 from hpctrain.data.prepare.preparation import Preparation
 from hpctrain.data.prepared import PreparedRows
-from hpctrain.data.values import (
-    bad_weight,
-    weight_error,
-)
+from hpctrain.data.values import bad_weight, weight_error
 
 _TARGET_BYTES = 32 << 20
 
@@ -50,6 +47,7 @@ class Hdf5Source(Access, PreparedRows, Checked):
     channels_first  the inputs are stored (rows, channels, ...) and turned to (rows, ..., channels) as they are read; so
                   are real targets with channels at each place of the inputs, and weights of the targets' shape
     classes       class labels have to be below this; None: any
+    bounds        real targets have to be within these, both included; None: any
     tokens        the inputs have to be whole numbers below this; None: any finite numbers
     examples      "rows": a row of the datasets is an example; "files": a file; "groups": a group that fits `group`
     combine       "columns", "stack" or "flat": how several datasets become one array, see `fields.field`
@@ -77,6 +75,7 @@ class Hdf5Source(Access, PreparedRows, Checked):
         channels_first: bool = False,
         tokens: int | None = None,
         classes: int | None = None,
+        bounds: tuple[float, float] | None = None,
         examples: str = "rows",
         group: str = "*",
         combine: str = "columns",
@@ -101,7 +100,8 @@ class Hdf5Source(Access, PreparedRows, Checked):
         self.prepare(preparation)
         self._tokens, self._ignore_label, self._missing = tokens, ignore_label, missing
         self._classes = classes if self.target_kind == "class" else None
-        self._is_turned, self._windows = channels_first, windows
+        self._bounds = bounds if self.target_kind == "real" else None
+        self._is_turned, self.windows = channels_first, windows
         self._dropped = Dropped(len(self))
         self._open: Opened | None = None
 
@@ -139,10 +139,9 @@ class Hdf5Source(Access, PreparedRows, Checked):
         found = {"input": self._input.categories, "target": self._target.categories}
         return {role: names for role, names in found.items() if names}
 
-    @property
-    def dropped(self) -> int:
-        """How many examples that were read do not count, for something in them is missing (data.missing = "drop")."""
-        return self._dropped.count
+    def dropped(self, lo: int, hi: int) -> np.ndarray:
+        """Return which of the rows lo..hi were read and do not count, for something in them is missing; bool."""
+        return self._dropped.of(lo, hi)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -184,8 +183,8 @@ class Hdf5Source(Access, PreparedRows, Checked):
         Real inputs may well be their own targets, all of them or one dataset of them: that is an autoencoder.
         """
         one, several = self._target, len(self._input.forms) > 1
-        if self._windows is not None:  # what comes after a window is not in it
-            may_be = min(self._windows.ahead) > 0
+        if self.windows is not None:  # what comes after a window is not in it
+            may_be = min(self.windows.ahead) > 0
         else:
             may_be = self.target_kind == "real" and (not several or one.forms == self._input.forms)
         return None if may_be else one.shares_with(self._input)
@@ -216,10 +215,6 @@ class Hdf5Source(Access, PreparedRows, Checked):
         place = self._examples.place(name or self.target, file, row - self._examples.starts[file])
         counted = long and self._examples.has_rows and len(self.files) > 1
         return place + (f" (row {row} over all files)" if counted else "")
-
-    def rows_of_files(self) -> list[int]:
-        """Return the number of examples of each file, in order."""
-        return np.diff(self._examples.starts).tolist()
 
     def place_of(self, role: str, row: int) -> str:
         """Return in words where "inputs" or "targets" of an example stand."""
@@ -264,11 +259,8 @@ class Hdf5Source(Access, PreparedRows, Checked):
         roles = {"targets": (self._target, targets), "inputs": (self._input, inputs)}
         rooms = {role: self.room(role, out) for role, (_, out) in roles.items() if out is not None}
         wanted = [(roles[role][0], room) for role, room in rooms.items()]
-        factors = {}
-        if weight is not None and self.format.weight_words:
-            for key, field in self._weights.items():
-                factors[key] = np.empty((rows, math.prod(field.shape)), np.float32)
-                wanted.append((field, factors[key]))
+        factors = self._factors(rows) if weight is not None and self.format.weight_words else {}
+        wanted += [(self._weights[key], factor) for key, factor in factors.items()]
         self._fill_all(lo, rows, wanted)
         drops = self._missing == "drop" and weight is not None
         for role, room in rooms.items():
@@ -278,6 +270,29 @@ class Hdf5Source(Access, PreparedRows, Checked):
             self._weigh(lo, targets, weight, factors)
         if drops:
             self._dropped.add(lo + drop(self.format, inputs, targets, weight))
+
+    def _factors(self, rows: int) -> dict[str, np.ndarray]:
+        """Return room for the weights and the mask of so many rows."""
+        return {key: np.empty((rows, math.prod(field.shape)), np.float32) for key, field in self._weights.items()}
+
+    def stored_weight(self, lo: int, hi: int, inputs: np.ndarray | None = None) -> np.ndarray:
+        """Return the weights of the rows lo..hi, float32 (rows, weight_words): 0 also where a row will be dropped.
+
+        `inputs`: what `stored` says of them, where that is known already.
+        """
+        form, rows, drops = self.stored_format, hi - lo, self._missing == "drop"
+        targets = np.empty((rows, form.target_width), np.int64 if form.target_kind == "class" else np.float64)
+        factors, weight = self._factors(rows), np.empty((rows, form.weight_words), np.float32)
+        wanted = [(self._weights[key], factor) for key, factor in factors.items()]
+        if drops or self._ignore_label is not None:
+            wanted.append((self._target, targets))
+        self._fill_all(lo, rows, wanted)
+        self._weigh(lo, targets, weight, factors)
+        if drops:
+            drop(form, None, targets, weight)
+            inputs = self.stored("inputs", lo, hi) if inputs is None else inputs
+            weight[np.isnan(inputs).reshape(rows, -1).any(axis=1)] = 0
+        return weight
 
     def stored(self, role: str, lo: int, hi: int) -> np.ndarray:
         """Return "inputs" or "targets" of the rows lo..hi before preparation: (hi - lo, *shape) of `stored_type`.

@@ -34,6 +34,25 @@ class MappedRows:
 class Access:
     """What `Hdf5Source` has beside reading rows from front to back."""
 
+    def rows_of_files(self) -> list[int]:
+        """Return the number of examples of each file, in order."""
+        return np.diff(self._examples.starts).tolist()
+
+    def stored_rows(self) -> list[int]:
+        """Return how many numbers a dataset with one for each row has in each file, in order.
+
+        Of windows there are as many as rows; where an example is a file or a group, as many as examples.
+        """
+        return self._examples.stored_rows()
+
+    def of_rows(self, file: int, values: np.ndarray, mixed: int) -> np.ndarray:
+        """Return each example's value, given the values of all rows of a file; `mixed` where its rows have several."""
+        return self._examples.of_rows(file, values, mixed)
+
+    def stretches(self) -> np.ndarray:
+        """Return the numbers of windows, int64, in each run of each file: of two runs none have a row in common."""
+        return self._examples.stretches()
+
     def pieces(self) -> np.ndarray:
         """Return the rows at which chunks begin, int64, and the number of rows behind them.
 
@@ -84,6 +103,7 @@ class Access:
             row = found[0]
             inputs = np.zeros((1, *self.format.input_shape), np.float32)
             self.check_values(inputs, targets[row : row + 1], weight[row : row + 1], first_row + row)
+        self.check_range(targets, weight, first_row)
 
 
 def offset_of(dataset: h5py.Dataset) -> int | None:

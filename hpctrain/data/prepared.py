@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import replace
 
 import numpy as np
 
+from hpctrain.data.fields.examples import Windows
 from hpctrain.data.format import RowFormat
 from hpctrain.data.prepare.chain import Chain
 from hpctrain.data.prepare.preparation import Preparation
@@ -18,11 +20,13 @@ class PreparedRows(ABC):
 
     format         of the examples as they are read
     stored_format  of the examples before preparation
+    windows        what cuts examples out of series of rows; None: nothing does
     chains         role ("inputs", "targets") -> what is done to it; none: nothing
     """
 
     format: RowFormat
     stored_format: RowFormat
+    windows: Windows | None
     chains: dict[str, Chain]
 
     def prepare(self, preparation: Preparation | None) -> None:
@@ -38,6 +42,26 @@ class PreparedRows(ABC):
     @abstractmethod
     def stored(self, role: str, lo: int, hi: int) -> np.ndarray:
         """Return "inputs" or "targets" of the rows lo..hi before preparation: (hi - lo, *shape) of `stored_type`."""
+
+    @abstractmethod
+    def stored_weight(self, lo: int, hi: int, inputs: np.ndarray | None = None) -> np.ndarray:
+        """Return the weights of the rows lo..hi, float32 (rows, weight_words): 0 also where a row will be dropped."""
+
+    def counting(self, role: str, lo: int, hi: int, stored: np.ndarray) -> np.ndarray | None:
+        """Return which of the stored numbers of the rows lo..hi count, bool (rows, n); None: all do.
+
+        An example's numbers are n equal parts, one behind the other: one, or as many as it has positions.  A position
+        of the inputs counts where one of the targets there does; where these have other axes, those of an example count
+        together.
+        """
+        shape = self.stored_format.weight_shape
+        if shape is None:
+            return None
+        counts = self.stored_weight(lo, hi, stored if role == "inputs" else None) != 0
+        if role == "targets":
+            return counts
+        shared = 0 if self.windows is not None else _common(shape, self.stored_format.input_shape)
+        return counts.reshape(hi - lo, math.prod(shape[:shared]), -1).any(axis=2)
 
     @abstractmethod
     def stored_type(self, role: str) -> type:
@@ -90,3 +114,9 @@ class PreparedRows(ABC):
         labels = np.empty(hi - lo, np.int64)
         self.read_into(lo, None, labels)
         return labels
+
+
+def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """Return how many first axes two shapes have in common."""
+    same = [a == b for a, b in zip(one, other, strict=False)]
+    return [*same, False].index(False)

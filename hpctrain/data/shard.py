@@ -7,8 +7,8 @@ the files).  All give the same batches.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -185,6 +185,7 @@ class Dataset:
     validation: Shard | None = None
     test: Shard | None = None
     ways: Ways | None = None  # how they were chosen
+    dropped: Mapping[str, int] = field(default_factory=dict)  # part -> examples of it that are known not to count
 
     def close(self) -> None:
         """Give back files and threads."""

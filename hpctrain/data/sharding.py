@@ -70,8 +70,10 @@ class Split:
         if self.counts[TRAIN] <= 0:
             raise UserError(
                 "data.split leaves no rows for training",
-                found=f"validation = {self.validation} and test = {self.test} of {self.rows} rows",
-                allowed="fractions whose sum is less than 1",
+                found=f"validation = {self.validation} and test = {self.test} of {self.rows} rows: "
+                f"{self.counts[VALIDATION]} validate and {self.counts[TEST]} test",
+                allowed="fractions that leave a row or more",
+                hint="use smaller fractions or more data",
             )
 
     @property

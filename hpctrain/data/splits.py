@@ -1,38 +1,58 @@
 """Splits of rows into training, validation and test part that are no mere arithmetic: by class, group, file or index.
 
 `sharding.Split` draws rows at random and needs no memory; a `CodedSplit` keeps the part of every row.  Both tell the
-part of any row on any rank.
+part of any row on any rank.  Where examples are windows of rows, a "row" of a split is a window; `series` has what is
+special about them.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 import h5py
 import numpy as np
 
-from hpctrain.data.datasets import type_name
+from hpctrain.data.datasets import find_datasets, type_name
+from hpctrain.data.fields.examples import Windows
+from hpctrain.data.fields.member import Member
 from hpctrain.data.files import open_file
+from hpctrain.data.series import by_time, check_way, largest_remainders
 from hpctrain.data.sharding import TEST, TRAIN, UNUSED, VALIDATION, Split, check_fractions, permutation
 from hpctrain.errors import UserError
 
 PARTS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
 _BLOCK = 1 << 18  # rows whose labels or groups are looked at together
-_HINTS = {"group": "there are too few groups, or they are too large", "file": "there are too few files"}
+_HINTS = {
+    "group": "there are too few groups, or they are too large",
+    "file": "there are too few files",
+    "run": "there are too few runs",
+    "time": "the runs are too short to be cut: make data.windows.length or the horizon smaller",
+}
+_MIXED = -1  # in place of the group of a window whose rows have several
 _GROUPS, _CLASSES = 11, 12  # streams of the seed's permutations
 
 
 class Labelled(Protocol):
-    """What is needed of a source of rows."""
+    """What is needed of a source of rows; see `Hdf5Source` and `Access`."""
 
     files: list[str]
+    windows: Windows | None
 
     def __len__(self) -> int: ...
 
     def rows_of_files(self) -> list[int]:
         """Return the number of rows of each file, in order."""
+
+    def stored_rows(self) -> list[int]:
+        """Return how many rows the datasets of each file have."""
+
+    def of_rows(self, file: int, values: np.ndarray, mixed: int) -> np.ndarray:
+        """Return each example's value, given those of a file's rows; `mixed` where its rows have several."""
+
+    def stretches(self) -> np.ndarray:
+        """Return the number of windows of each run."""
 
     def labels(self, lo: int, hi: int) -> np.ndarray:
         """Return the class labels of the rows lo..hi."""
@@ -89,11 +109,16 @@ def split_rows(
 
     validation, test  fractions of the rows
     by     "random"; "stratified": every class has these fractions, to a row; "group": rows with the same value of the
-           dataset `group` stay together; "file": the rows of a file do; "index": as the datasets in `index` say
+           dataset `group` stay together; "file": the rows of a file do; "index": as the datasets in `index` say; of
+           windows also "run": those of a run stay together, and "time": see `series.by_time`
     index  part ("train", "validation", "test") -> path of a dataset of row numbers in its file, or of true and false
 
-    Raises `UserError` for what cannot be split so, or where a part that was asked for gets no row.
+    A window has the group, or the part that an index says, of its rows, those of its target too; where they have
+    several it is in no part.  Raises `UserError` for what cannot be split so, or where a part that was asked for gets
+    no row.
     """
+    if validation or test:
+        check_way(source, by)
     if by == "random":
         return Split(len(source), seed, validation, test)
     check_fractions(validation, test)
@@ -101,7 +126,9 @@ def split_rows(
     makers = {
         "stratified": lambda: _by_class(source, seed, fractions),
         "group": lambda: _by_group(source, seed, fractions, group),
-        "file": lambda: _by_file(source, seed, fractions),
+        "file": lambda: _by_stretch(np.array(source.rows_of_files(), np.int64), seed, fractions),
+        "run": lambda: _by_stretch(source.stretches(), seed, fractions),
+        "time": lambda: by_time(source, fractions),
         "index": lambda: _by_index(source, index or {}),
     }
     if by not in makers:
@@ -117,23 +144,6 @@ def split_rows(
                 hint=_HINTS.get(by),
             )
     return found
-
-
-def largest_remainders(sizes: np.ndarray, fraction: float, most: np.ndarray) -> np.ndarray:
-    """Return whole numbers (int64) near fraction x sizes, at most `most`, whose sum is round(fraction x sum of sizes).
-
-    Each is fraction x size rounded down; those with the largest remainders get one more, the first of equal ones first.
-    """
-    quota = fraction * sizes
-    counts = np.minimum(np.floor(quota).astype(np.int64), most)
-    left = min(round(fraction * int(sizes.sum())), int(most.sum())) - int(counts.sum())
-    for place in np.argsort(-(quota - counts), kind="stable"):
-        if left <= 0:
-            break
-        if counts[place] < most[place]:
-            counts[place] += 1
-            left -= 1
-    return counts
 
 
 def _by_class(source: Labelled, seed: int, fractions: tuple[float, float]) -> np.ndarray:
@@ -165,19 +175,39 @@ def _by_group(source: Labelled, seed: int, fractions: tuple[float, float], path:
     if path is None:
         raise UserError('data.split.by = "group" needs data.split.group', allowed="the path of a dataset (rows,)")
     numbers: dict[object, int] = {}
-    codes = np.empty(len(source), np.int32)
-    for lo, values in _dataset_blocks(source, path, "data.split.group"):
-        found, first, inverse = np.unique(values, return_index=True, return_inverse=True)
-        for at in np.argsort(first, kind="stable"):  # numbered as they first come in the files
-            numbers.setdefault(found[at].item() if hasattr(found[at], "item") else found[at], len(numbers))
-        own = np.array([numbers[v.item() if hasattr(v, "item") else v] for v in found], np.int32)
-        codes[lo : lo + len(values)] = own[inverse.reshape(-1)]
-    sizes = np.bincount(codes, minlength=len(numbers))
-    return _whole_groups(sizes, seed, fractions)[codes]
+
+    def groups(file: h5py.File, rows: int) -> np.ndarray:
+        codes = np.empty(rows, np.int32)
+        for lo, values in _dataset_blocks(file, rows, path, "data.split.group"):
+            found, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+            for at in np.argsort(first, kind="stable"):  # numbered as they first come in the files
+                numbers.setdefault(found[at].item() if hasattr(found[at], "item") else found[at], len(numbers))
+            own = np.array([numbers[v.item() if hasattr(v, "item") else v] for v in found], np.int32)
+            codes[lo : lo + len(values)] = own[inverse.reshape(-1)]
+        return codes
+
+    codes = _of_examples(source, groups, np.int32, _MIXED)
+    sizes = np.bincount(codes[codes != _MIXED], minlength=len(numbers))
+    parts = _whole_groups(sizes, seed, fractions)
+    return np.append(parts, np.uint8(UNUSED))[codes]  # the last is that of _MIXED
 
 
-def _by_file(source: Labelled, seed: int, fractions: tuple[float, float]) -> np.ndarray:
-    sizes = np.array(source.rows_of_files(), np.int64)
+def _of_examples(
+    source: Labelled, of_file: Callable[[h5py.File, int], np.ndarray], dtype: type, mixed: int
+) -> np.ndarray:
+    """Return a number for each example, given those of a file's rows, which `of_file(file, rows)` returns."""
+    codes, first = np.empty(len(source), dtype), 0
+    counts = zip(source.files, source.stored_rows(), source.rows_of_files(), strict=True)
+    for number, (path, rows, examples) in enumerate(counts):
+        if examples:
+            with open_file(path) as file:
+                codes[first : first + examples] = source.of_rows(number, of_file(file, rows), mixed)
+        first += examples
+    return codes
+
+
+def _by_stretch(sizes: np.ndarray, seed: int, fractions: tuple[float, float]) -> np.ndarray:
+    """Return the parts of rows that lie together in stretches of these sizes, each of which goes into one part."""
     return np.repeat(_whole_groups(sizes, seed, fractions), sizes)
 
 
@@ -207,14 +237,13 @@ def _whole_groups(sizes: np.ndarray, seed: int, fractions: tuple[float, float]) 
 
 
 def _by_index(source: Labelled, index: Mapping[str, str]) -> np.ndarray:
-    codes = np.full(len(source), UNUSED, np.uint8)
-    first = 0
-    for path, rows in _files_with_rows(source):
-        with open_file(path) as file:
-            for part, name in index.items():
-                _mark(codes[first : first + rows], _numbers(file, part, name, rows), part, name, path)
-        first += rows
-    return codes
+    def parts(file: h5py.File, rows: int) -> np.ndarray:
+        codes = np.full(rows, UNUSED, np.uint8)
+        for part, name in index.items():
+            _mark(codes, _numbers(file, part, name, rows), part, name, file.filename)
+        return codes
+
+    return _of_examples(source, parts, np.uint8, UNUSED)
 
 
 def _mark(codes: np.ndarray, numbers: np.ndarray, part: str, name: str, path: str) -> None:
@@ -263,27 +292,26 @@ def _find(file: h5py.File, name: str, where: str) -> h5py.Dataset:
     return found
 
 
-def _dataset_blocks(source: Labelled, name: str, where: str) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield (first row, values) of a dataset with a value for each row, over all files."""
-    first = 0
-    for path, rows in _files_with_rows(source):
-        with open_file(path) as file:
-            dataset = _find(file, name, where)
-            is_text = h5py.check_string_dtype(dataset.dtype) is not None or dataset.dtype.kind in "S"
-            if dataset.shape not in ((rows,), (rows, 1)) or not (is_text or dataset.dtype.kind in "biu"):
-                raise UserError(
-                    f"{where} = {name!r} does not say a group for each row, in {path}",
-                    found=f"{dataset.shape} {type_name(dataset.dtype)}",
-                    allowed=f"({rows},): whole numbers or text",
-                )
-            for lo, hi in _blocks(rows):
-                values = dataset[lo:hi].reshape(-1)
-                yield first + lo, values.astype(bytes) if is_text else values
-        first += rows
-
-
-def _files_with_rows(source: Labelled) -> Iterator[tuple[str, int]]:
-    yield from ((path, rows) for path, rows in zip(source.files, source.rows_of_files(), strict=True) if rows)
+def _dataset_blocks(file: h5py.File, rows: int, name: str, where: str) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield (first row, values) of what a file's dataset, or a field or column of it, says for each row."""
+    found = find_datasets(file, name, where)
+    members = [Member(each, True) for each in found if each.dataset.shape]
+    if (
+        len(members) != len(found)
+        or [member.dataset.shape[0] for member in members] != [rows]
+        or members[0].form.shape not in ((), (1,))
+        or members[0].form.kind != "class"
+    ):
+        types = ", ".join(f"{each.dataset.shape} {type_name(each.dataset.dtype)}" for each in found)
+        raise UserError(
+            f"{where} = {name!r} does not say a group for each row, in {file.filename}",
+            found=types,
+            allowed=f"({rows},): whole numbers or text",
+        )
+    is_text = members[0].form.text
+    for lo, hi in _blocks(rows):
+        values = members[0].raw(lo, hi).reshape(-1)
+        yield lo, values.astype(bytes) if is_text else values
 
 
 def _blocks(rows: int) -> Iterator[tuple[int, int]]:

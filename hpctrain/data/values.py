@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from hpctrain.data.format import MISSING_LABEL, NO_ONE_HOT, RowFormat
@@ -61,6 +63,26 @@ def first_unknown_label(form: RowFormat, targets: np.ndarray, weight: np.ndarray
     if targets.size == 0 or targets.max() < classes:
         return -1
     return _first_true((targets.reshape(len(targets), -1) >= classes) & counts(form, targets, weight))
+
+
+def first_beyond(form: RowFormat, targets: np.ndarray, weight: np.ndarray, bounds: tuple[float, float]) -> int:
+    """Return the first row with a real target that counts and is outside the bounds, or -1."""
+    low, high = bounds
+    if targets.size == 0 or (targets.min() >= low and targets.max() <= high):
+        return -1
+    return _first_true(((targets < low) | (targets > high)).reshape(len(targets), -1) & counts(form, targets, weight))
+
+
+def beyond_error(values: np.ndarray, bounds: tuple[float, float], place: str) -> UserError:
+    """Return the error for a row of real targets that `first_beyond` found."""
+    low, high = bounds
+    flat = values.reshape(-1)
+    return UserError(
+        f"a target is no number that the loss can take: {place}",
+        found=f"{flat[(flat < low) | (flat > high)][0]:g}",
+        allowed=f"{low:g} or more" if high == math.inf else f"{low:g} to {high:g}",
+        hint='correct the data, or take loss "mse", "mae" or "huber" for numbers of any size',
+    )
 
 
 def label_error(label: object, classes: int, place: str, hint: str | None = None) -> UserError:

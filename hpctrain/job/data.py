@@ -70,12 +70,13 @@ class Split(Part):
     """`data.split`: what is kept of the rows for validation and for the test; the rest trains.
 
     Fractions of the rows, and `by` what they are drawn: at random, alike of each class, or whole files or groups of
-    rows (`group`: a dataset that says each row's).  Or `index`: datasets of row numbers.
+    rows (`group`: a dataset that says each row's).  Or `index`: datasets of row numbers.  Windows are cut in time, or
+    drawn by whole runs.  `by` is None until it is known: "random", but for windows that overlap.
     """
 
     validation: float = Field(0.0, ge=0, lt=1)
     test: float = Field(0.0, ge=0, lt=1)
-    by: Literal["random", "stratified", "file", "group", "index"] = "random"
+    by: Literal["random", "stratified", "file", "group", "index", "time", "run"] | None = None
     group: DatasetPath | None = None
     index: SplitIndex | None = None
 
@@ -84,7 +85,7 @@ class Split(Part):
     def _by_what_is_named(cls, values: Any) -> Any:
         """Take `group` or `index` for what the rows are split by where `by` is left out."""
         if isinstance(values, dict) and "by" not in values:
-            named = next((key for key in ("group", "index") if values.get(key) is not None), "random")
+            named = next((key for key in ("group", "index") if values.get(key) is not None), None)
             return {**values, "by": named}
         return values
 
@@ -97,7 +98,7 @@ class Split(Part):
                 raise ValueError(f'by = "{key}" and {key} go together')
         if self.by == "index" and (self.validation or self.test):
             raise ValueError("by index, the datasets say what each part has: leave the fractions out")
-        if self.by in ("stratified", "file", "group") and not (self.validation or self.test):
+        if self.by in ("stratified", "file", "group", "time", "run") and not (self.validation or self.test):
             raise ValueError("needs a fraction of the rows: validation = 0.1, test = 0.2 or both")
         return self
 
@@ -167,6 +168,16 @@ class DataSection(Part):
                     allowed="one of the two",
                     hint=f"keep data.{part}_files to use rows of their own, or the split to take rows of data.files",
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _time_needs_windows(self) -> DataSection:
+        if self.split is not None and self.split.by in ("time", "run") and self.windows is None:
+            raise UserError(
+                f'data.split.by = "{self.split.by}" is for data.windows, which are not given',
+                allowed='by = "random", "stratified", "file", a group or an index',
+                hint="set data.windows where the rows are series",
+            )
         return self
 
     @model_validator(mode="after")

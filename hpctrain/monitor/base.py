@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ class RunInfo:
     global_batch: int
     strategy: str  # one phrase for people: "all_reduce (ring)"
     first_step: int = 0  # > 0 after a resume
+    dropped: Mapping[str, int] = field(default_factory=dict)  # part -> examples of it that do not count
 
 
 @dataclass

@@ -66,17 +66,19 @@ def start_summary(info: RunInfo, framed: bool) -> RenderableType:
 
 
 def _facts(info: RunInfo) -> list[tuple[str, str]]:
-    rest = [
-        f"{count(number)} {part}"
-        for part, number in (("validation", info.validation_examples), ("test", info.test_examples))
-        if number
+    parts = {"train": info.train_examples, "validation": info.validation_examples, "test": info.test_examples}
+    listed = [
+        f"{count(number)} {'training' if part == 'train' else part}"
+        + (f" ({count(info.dropped[part])} dropped)" if info.dropped.get(part) else "")
+        for part, number in parts.items()
+        if number or part == "train"
     ]
-    examples = " examples" if rest or info.train_examples != 1 else " example"
+    examples = " examples" if len(listed) > 1 or info.train_examples != 1 else " example"
     rows = [
         ("job", info.job_name),
         ("ranks", f"{counted(info.world_size, 'rank')} on {counted(info.nodes, 'node')}"),
         ("model", counted(info.parameters, "parameter")),
-        ("data", ", ".join([f"{count(info.train_examples)} training", *rest]) + examples),
+        ("data", ", ".join(listed) + examples),
         ("steps", f"{count(info.total_steps)}: {_epochs(info)}, global batch {count(info.global_batch)}"),
         ("strategy", info.strategy),
         ("folder", str(info.run_dir)),

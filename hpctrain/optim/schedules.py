@@ -185,8 +185,8 @@ class Polynomial(Schedule):
 class OneCycle(Schedule):
     """Up from `start` of the learning rate to all of it, and down to `final` of it at the run's end, both in cosines.
 
-    Smith and Topin 2018, in the form that fast.ai and PyTorch gave it; momentum is not cycled.  It has its own rise:
-    `warmup` cannot be given.
+    Smith and Topin 2018, in the form that fast.ai and PyTorch gave it (`OneCycleLR`, to the step); momentum is not
+    cycled.  It has its own rise: `warmup` cannot be given.
 
     peak   where in the run the learning rate is highest, in (0, 1)
     start  in (0, 1]
@@ -209,10 +209,12 @@ class OneCycle(Schedule):
         return value
 
     def shape(self, step: int, warmup: int, total_steps: int, steps_per_epoch: int) -> float:
-        """Return 1 at update peak (total_steps - 1), and half cosines from `start` and to `final` around it."""
-        last = max(1, total_steps - 1)
-        top = self.peak * last
-        if step <= top:
+        """Return 1 at update peak x total_steps - 1, and half cosines from `start` and to `final` around it.
+
+        That is the last of the rise's updates, counted from 0; it need not be a whole number.
+        """
+        top, last = self.peak * total_steps - 1, total_steps - 1
+        if step < top:
             lower, way = self.start, step / top
         else:
             lower, way = self.final, 1 - min(1.0, (step - top) / (last - top))

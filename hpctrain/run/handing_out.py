@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import h5py
+import numpy as np
 
 from hpctrain.comm.group import Group
 from hpctrain.data.hdf5 import Hdf5Source
@@ -18,6 +19,8 @@ from hpctrain.data.ways import MEMORY, sees_files
 from hpctrain.errors import UserError
 from hpctrain.monitor.words import counted
 from hpctrain.run.master import Prepared
+
+_BLOCK = 1 << 20  # rows that are looked at together
 
 
 def hand_out(
@@ -53,7 +56,7 @@ def hand_out(
             demand=demand_of(prepared),
             holders=holders,
         )
-        _mention_dropped(group, prepared, list(sources.values()), dataset, say)
+        dataset = replace(dataset, dropped=_dropped(group, prepared, sources, dataset, say))
     finally:
         for source in sources.values():
             if source is not None:
@@ -111,11 +114,32 @@ def _placed(group: Group, prepared: Prepared, say: Callable[[str], None]) -> tup
     return replace(prepared, files={**prepared.files, "train": files}), holders
 
 
-def _mention_dropped(
-    group: Group, prepared: Prepared, sources: list[Hdf5Source | None], dataset: Dataset, say: Callable[[str], None]
-) -> None:
-    """Say how many examples do not count because something in them is missing, where all of them have been seen."""
-    if prepared.job.data.missing != "drop" or set(dataset.ways.of.values()) != {MEMORY}:
-        return
-    found = sum(group.all_gather_objects(sum(source.dropped for source in sources if source)))
-    say(f'not counted, for values in them are missing (data.missing = "drop"): {counted(found, "example")}')
+def _dropped(
+    group: Group,
+    prepared: Prepared,
+    sources: dict[str, Hdf5Source | None],
+    dataset: Dataset,
+    say: Callable[[str], None],
+) -> dict[str, int]:
+    """Return how many examples of each part do not count, for something in them is missing; says so.  Collective.
+
+    Nothing where they are not known before training: those that are not in memory are read in every epoch.
+    """
+    if prepared.job.data.missing != "drop":
+        return {}
+    if set(dataset.ways.of.values()) != {MEMORY}:
+        say('examples in which values are missing will not count (data.missing = "drop"): they are read while training')
+        return {}
+    found = np.zeros(len(PARTS) + 1, np.int64)
+    for number, (part, source) in enumerate(sources.items()):
+        for lo in range(0, len(source) if source is not None else 0, _BLOCK):
+            rows = source.dropped(lo, min(lo + _BLOCK, len(source)))
+            if part == "train":  # the other parts may come out of these files
+                found += np.bincount(prepared.split.part_of(lo, lo + len(rows))[rows], minlength=len(found))
+            else:
+                found[number] += np.count_nonzero(rows)
+    found = sum(group.all_gather_objects(found))
+    dropped = {part: int(count) for part, count in zip(PARTS, found[:-1], strict=True) if count}
+    names = ", ".join(f"{count:,} {'training' if part == 'train' else part}" for part, count in dropped.items())
+    say(f'not counted, for values in them are missing (data.missing = "drop"): {names or "no"} examples')
+    return dropped

@@ -13,6 +13,7 @@ from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.data.prepare.elements import column_names
 from hpctrain.data.prepare.fit import find_sizes
 from hpctrain.data.prepare.preparation import Preparation
+from hpctrain.data.series import default_way
 from hpctrain.data.splits import RowSplit, split_rows
 from hpctrain.errors import UserError
 from hpctrain.job import Job
@@ -35,6 +36,15 @@ class Learned:
     def of(cls, checkpoint: Checkpoint) -> Learned:
         """Take it from a checkpoint or a model."""
         return cls(checkpoint.interface.get("categories"), checkpoint.preparation)
+
+
+def with_way_to_split(job: Job, source: Hdf5Source) -> Job:
+    """Return the job with `data.split.by` filled in where it leaves that to the data."""
+    split = job.data.split
+    if split is None or split.by is not None:
+        return job
+    chosen = split.model_copy(update={"by": default_way(source, split.validation, split.test)})
+    return job.model_copy(update={"data": job.data.model_copy(update={"split": chosen})})
 
 
 def split_of(job: Job, source: Hdf5Source) -> RowSplit:

@@ -28,9 +28,9 @@ from hpctrain.nn.losses import Loss, default_loss
 from hpctrain.nn.metrics import Metric, by_name, default_metrics
 from hpctrain.optim.groups import update_table
 from hpctrain.optim.table import UpdateTable
-from hpctrain.run.learned import Learned, check_turns_back, preparation_of, split_of
+from hpctrain.run.learned import Learned, check_turns_back, preparation_of, split_of, with_way_to_split
 from hpctrain.run.network import network
-from hpctrain.run.notes import notes, preparation_notes
+from hpctrain.run.notes import notes, preparation_notes, split_notes
 
 DEFAULT_MICRO_BATCH = 32  # examples of one set of batch statistics
 
@@ -106,6 +106,7 @@ def open_source(
         channels_first=data.channels_first,
         tokens=tokens,
         classes=classes,
+        bounds=job.loss.bounds if job.loss is not None else None,
         examples=data.examples,
         group=data.group,
         combine=data.combine,
@@ -144,6 +145,7 @@ def resolve(job: Job, workers: int = 1, learned: Learned | None = None) -> Prepa
     sources = {"train": train} | {
         part: open_source(job, paths, wanted, categories=train.categories) for part, paths in others.items()
     }
+    job = with_way_to_split(job, train)
     split = split_of(job, train)
     preparation = preparation_of(job, train, split, learned)
     for source in sources.values():
@@ -156,7 +158,8 @@ def resolve(job: Job, workers: int = 1, learned: Learned | None = None) -> Prepa
             found=f"{shared!r} is in both: data.input = {data.input!r}, data.target = {data.target!r}",
             allowed="two datasets, or other columns of one",
         )
-    said = (*notes(job, facts), *preparation_notes(split, preparation))  # of the job as it is written
+    # Of the job as it is written.
+    said = (*notes(job, facts), *split_notes(job, split), *preparation_notes(preparation))
     loss = job.loss or default_loss(facts.target_kind)
     check_turns_back(preparation, loss)
     metrics = default_metrics(facts.target_kind) if job.metrics.names is None else job.metrics.names

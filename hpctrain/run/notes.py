@@ -5,9 +5,10 @@ from __future__ import annotations
 from hpctrain.data.facts import DataFacts
 from hpctrain.data.prepare.preparation import Preparation
 from hpctrain.data.splits import RowSplit
-from hpctrain.job import Job
+from hpctrain.job import Job, Split
 
 _LISTED = 12  # categories in a line, lines of one kind
+_FAR = 0.25  # of the fraction that was asked for
 
 
 def notes(job: Job, facts: DataFacts) -> list[str]:
@@ -24,18 +25,51 @@ def notes(job: Job, facts: DataFacts) -> list[str]:
     lines += facts.unwritten[:_LISTED]
     if len(facts.unwritten) > _LISTED:
         lines.append(f"... and so {len(facts.unwritten) - _LISTED:,} more datasets")
-    if facts.whole_targets and (job.loss is None or "class" in job.loss.accepts):
+    if facts.whole_targets and (job.loss is None or job.loss.bounds is None or "class" in job.loss.accepts):
         lines.append(
-            "targets are floating point numbers, but whole: they are regressed; store them as integers to classify"
+            "targets are floating point numbers, but small whole ones: they are regressed; store them as integers to "
+            "classify"
         )
     return lines
 
 
-def preparation_notes(split: RowSplit, preparation: Preparation) -> list[str]:
-    """Return lines about rows that are left out, and about what is done to the others."""
-    lines = []
+def split_notes(job: Job, split: RowSplit) -> list[str]:
+    """Return lines about how the examples are split, where that is not plain to see."""
+    options, lines = job.data.split, []
+    if options is None:
+        return lines
+    if options.by == "time":
+        lines.append(
+            "windows overlap, so they are split in time: the first of each run (or file) train, then some validate, "
+            "and the last ones test"
+        )
+    elif options.by == "run":
+        lines.append("windows overlap, so whole runs (or files) are drawn for each part, by run.seed")
     if split.unused:
-        lines.append(f"{split.unused:,} of {split.rows:,} rows are in no part of the data, and are not used")
-    if preparation:
-        lines.append(f"the data is prepared as it is read: {preparation.describe()}")
+        left_out = f"{split.unused:,} of {split.rows:,} {'windows' if job.data.windows else 'rows'}"
+        lines.append(
+            f"{left_out} are left out: they share rows with windows of other parts"
+            if options.by == "time"
+            else f"{left_out} are left out: their rows are of several groups"
+            if options.by == "group"
+            else f"{left_out} are in no part of the data, and are not used"
+        )
+    if options.by in ("group", "file", "run"):
+        lines += _far_from_wanted(options, split)
     return lines
+
+
+def _far_from_wanted(options: Split, split: RowSplit) -> list[str]:
+    """Return a line for each part that has far fewer or more of the examples than it was to have."""
+    found = zip(("validation", "test"), (options.validation, options.test), split.counts[1:], strict=True)
+    used = split.rows - split.unused
+    return [
+        f"the {part} part has {rows / used:.1%} of the examples, not {wanted:.1%}: each {options.by} stays whole"
+        for part, wanted, rows in found
+        if abs(rows / used - wanted) > _FAR * wanted
+    ]
+
+
+def preparation_notes(preparation: Preparation) -> list[str]:
+    """Return a line about what is done to the examples."""
+    return [f"the data is prepared as it is read: {preparation.describe()}"] if preparation else []

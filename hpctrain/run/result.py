@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import h5py
 import numpy as np
 
 from hpctrain.data.fields.categories import TextInputs
@@ -76,6 +77,7 @@ class TrainResult:
         """The running statistics of normalisation layers by name, likewise; empty where there are none."""
         return self.model.state_layout.views(self.model.state)
 
-    def predict(self, inputs: np.ndarray) -> np.ndarray:
+    def predict(self, inputs: np.ndarray | h5py.Dataset) -> np.ndarray:
         """Return what `TrainedModel.predict` does."""
-        return predict(self.model, inputs, self.job.data.channels_first, self.preparation, self.texts)
+        data = self.job.data
+        return predict(self.model, inputs, data.channels_first, self.preparation, self.texts, data.missing)

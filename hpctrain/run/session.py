@@ -228,6 +228,7 @@ class Session:
             global_batch=self.job.run.update_batch,
             strategy=self.strategy.describe(),
             first_step=first_step,
+            dropped=self.dataset.dropped,
         )
 
     def _summary(self, progress: Progress, first_step: int) -> dict[str, Any]:

@@ -6,9 +6,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import h5py
 import numpy as np
 
 from hpctrain.data.fields.categories import TextInputs
+from hpctrain.data.fields.scaling import NONE, scaling_of
 from hpctrain.data.prepare.preparation import Preparation
 from hpctrain.errors import UserError
 from hpctrain.job import Job
@@ -41,31 +43,39 @@ class TrainedModel:
         """The parameters by name ("dense1.weight"), float32 views of the network's buffer."""
         return self.model.layout.views(self.model.params)
 
-    def predict(self, inputs: np.ndarray) -> np.ndarray:
-        """Return the network's outputs (rows, *out_shape) for inputs as the training data has them stored.
+    def predict(self, inputs: np.ndarray | h5py.Dataset) -> np.ndarray:
+        """Return the network's outputs (rows, *out_shape) for inputs in the training data's order of axes.
 
-        float32; with `data.prepare_target` float64, in the target's own units.  Inputs that were text in the training
-        data may be so here too (an array of text, or of objects where some columns are numbers).
+        float32; with `data.prepare_target` float64, in the target's own units.  Inputs are what `data.prepare` begins
+        with: they are prepared here.  An array has the numbers that are meant: where `scale_factor`, `add_offset` or
+        `_FillValue` say how a file stores them, those are unpacked, and NaN is missing.  A dataset of an open file
+        (`file["x"]`, without brackets behind it) is unpacked as its own attributes say.  Where `data.missing` is a
+        number, it takes the place of NaN.  Inputs that were text in the training data may be so here too (an array of
+        text, or of objects where some columns are numbers).
         """
-        return predict(self.model, inputs, self.job.data.channels_first, self.preparation, self._texts)
+        data = self.job.data
+        return predict(self.model, inputs, data.channels_first, self.preparation, self._texts, data.missing)
 
 
 def predict(
     model: Model,
-    inputs: np.ndarray,
+    inputs: np.ndarray | h5py.Dataset,
     channels_first: bool = False,
     preparation: Preparation | None = None,
     texts: TextInputs | None = None,
+    missing: str | float = "error",
 ) -> np.ndarray:
     """Return a network's outputs, channels last; `UserError` for inputs that are not numbers or of another shape.
 
-    inputs       (rows, *stored shape), with `channels_first` (rows, channels, ...), as the data that it was trained on
+    inputs       (rows, *stored shape), with `channels_first` (rows, channels, ...), as the data that it was trained on;
+                 numbers as `TrainedModel.predict` has them
     preparation  what is done to inputs, and turned back of outputs.  Of a number that it cannot take, such as a kind
                  that no training row has, the `UserError` says why.
     texts        what inputs were text, if any were: here they may be so too
+    missing      a number takes the place of NaN
     """
     preparation = preparation or Preparation()
-    inputs = np.asarray(inputs)
+    inputs = _unpacked(inputs) if isinstance(inputs, h5py.Dataset) else np.asarray(inputs)
     if texts is not None and texts.categories and inputs.dtype.kind in "SUO":
         inputs = texts.numbers(inputs)
     if inputs.dtype.kind not in "biuf":
@@ -80,6 +90,8 @@ def predict(
             allowed=f"(rows, {', '.join(map(str, shape))})",
             hint="for one example, add an axis: inputs[None]" if inputs.shape == shape else None,
         )
+    if not isinstance(missing, str) and np.isnan(inputs).any():
+        inputs = np.where(np.isnan(inputs), missing, inputs)
     if channels_first:
         inputs = np.moveaxis(inputs, 1, -1)
     outputs = np.zeros((len(inputs), *model.out_shape), np.float32)
@@ -90,6 +102,13 @@ def predict(
     rows = outputs.reshape(len(outputs), -1, levels)
     turned = [preparation.targets.invert(np.ascontiguousarray(rows[..., level])) for level in range(levels)]
     return np.stack(turned, axis=-1).reshape(outputs.shape)
+
+
+def _unpacked(dataset: h5py.Dataset) -> np.ndarray:
+    """Return all of a dataset, its numbers as its attributes mean them."""
+    stored = dataset[()]
+    scaling = scaling_of(dataset) if dataset.dtype.kind in "biuf" else NONE
+    return scaling.apply(stored) if scaling.is_needed else stored
 
 
 def _prepared(model: Model, inputs: np.ndarray, preparation: Preparation) -> np.ndarray:

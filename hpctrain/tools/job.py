@@ -105,7 +105,8 @@ target = "labels"                 # the dataset of the targets: integers and tex
 # channels_first = false          # true: the inputs are stored (rows, channels, height, width), or of other axes
 split = {validation = 0.1, test = 0.2}   # fractions of the rows, drawn by run.seed; default: all rows train
                                   # by = "stratified" (of each class alike), by = "file" (whole files), group = "person"
-                                  # (a dataset: its groups stay together); index = {train = "idx", test = "idx_test"}
+                                  # (a dataset: its groups stay together); index = {train = "idx", test = "idx_test"};
+                                  # of windows that overlap: by = "time" (the last ones test), by = "run"
 # validation_files = "valid.h5"   # instead of split.validation: rows from files of their own
 # test_files = "test.h5"          # instead of split.test
 # prepare = ["standardise"]       # what is done to the inputs, in order, by statistics of the training part, which are

@@ -74,6 +74,27 @@ def test_statistics_are_numpys_with_the_same_bits_at_every_world_size(
     assert group.all_gather_objects({name: values.tobytes() for name, values in found.items()}) == [bits] * group.size
 
 
+def test_what_does_not_count_is_left_out_with_the_same_bits(group, folder):
+    path = str(folder / "weighed.h5")
+    random = np.random.default_rng(3)
+    x, mask = 1e6 + random.normal(size=(9000, 2, 3)), random.integers(0, 2, (9000, 2))
+    if group.rank == 0:
+        with h5py.File(path, "w") as file:
+            file["x"], file["y"], file["m"] = x, mask, mask
+    group.barrier()
+
+    def found(on, shared):
+        preparation = Preparation.of([Standardise(axis="channel")], None, (2, 3), (2,))
+        with Hdf5Source([path], "x", "y", mask="m") as source:
+            fit(on, source, Split(9000, 0), preparation, shared)
+        return preparation.tensors()
+
+    own, alone = found(group, shared=True), found(SingleGroup(), shared=False)
+    np.testing.assert_allclose(own["inputs.0.mean"], x[mask == 1].mean(axis=0), rtol=2e-12)
+    np.testing.assert_allclose(own["inputs.0.std"], x[mask == 1].std(axis=0), rtol=2e-12)
+    assert {name: a.tobytes() for name, a in own.items()} == {name: a.tobytes() for name, a in alone.items()}
+
+
 def test_fewer_blocks_than_ranks(group, large_mean):
     paths, _, _ = large_mean
     found = learned(group, paths[:1], Split(10_000, 0), [MinMax(), Standardise(axis="all")], shared=True)

@@ -2,9 +2,9 @@
 
 from types import SimpleNamespace
 
-import h5py
 import numpy as np
 import pytest
+from sources import write
 
 from hpctrain.data.facts import DataFacts
 from hpctrain.data.hdf5 import Hdf5Source
@@ -13,13 +13,6 @@ from hpctrain.run.trained import predict
 
 ROWS = 7
 SHAPES = [(3, 5), (2, 4, 5), (2, 3, 4, 5), (1, 6, 2)]
-
-
-def write(path, **datasets):
-    with h5py.File(path, "w") as file:
-        for name, values in datasets.items():
-            file[name] = values
-    return str(path)
 
 
 def turned(stored):

@@ -6,34 +6,19 @@ import shutil
 import h5py
 import numpy as np
 import pytest
+from sources import refused, write
 
 from hpctrain.data.facts import DataFacts
 from hpctrain.data.fields.examples import Windows
 from hpctrain.data.files import expand
 from hpctrain.data.hdf5 import Hdf5Source
-from hpctrain.errors import UserError
 from hpctrain.job import Job
 from hpctrain.run.master import resolve
-
-
-def write(path, **datasets):
-    """Write datasets; `__` in a name is a slash."""
-    with h5py.File(path, "w") as file:
-        for name, value in datasets.items():
-            options = value if isinstance(value, dict) else {"data": value}
-            file.create_dataset(name.replace("__", "/"), **options)
-    return str(path)
 
 
 def ranges(source):
     """The parts of the inputs' last axis, by name."""
     return {name: part[:2] for name, part in source.input_parts.items()}
-
-
-def refused(match, action, *args, **options):
-    with pytest.raises(UserError, match=match) as caught:
-        action(*args, **options)
-    return caught.value.message
 
 
 class TestFilesAreExamples:
@@ -235,6 +220,29 @@ class TestWindows:
         refused("for examples that are groups", Job, data={**data, "group": "s*"})
         job = Job(data={**data, "input": ["x", "z"], "windows": {"length": 4, "horizon": "1:3"}, "missing": 0.5})
         assert Job.from_toml(job.to_toml()) == job
+
+
+class TestPatterns:
+    def test_brackets_in_names(self, tmp_path):
+        folder = tmp_path / "run [1] ü"
+        folder.mkdir()
+        for name in ("part[a]-1.h5", "part[a]-2.h5", "other.h5"):
+            write(folder / name, x=np.zeros(2))
+        there = sorted(str(path) for path in folder.iterdir())
+        # A folder that is there is no pattern, nor is that of the job file.
+        assert expand(str(folder / "*.h5"), "/") == there
+        assert expand("*.h5", folder) == there
+        assert expand(str(folder / "part[[]a]-*.h5"), "/") == there[1:]
+        assert expand(str(tmp_path / "run [[]1] ?" / "other.h5"), "/") == there[:1]
+        assert expand(str(folder / "part[a]-1.h5"), "/") == there[1:2]
+        message = refused("no file matches", expand, "part[a]-*.h5", folder)
+        assert "write 'part[[]a]-*.h5'" in message
+        assert "check the pattern" in refused("no file matches", expand, "nothing[a]-*.h5", folder)
+
+    def test_brackets_that_are_a_pattern(self, tmp_path):
+        for name in ("a1.h5", "a2.h5", "a3.h5"):
+            write(tmp_path / name, x=np.zeros(2))
+        assert [os.path.basename(path) for path in expand("a[12].h5", tmp_path)] == ["a1.h5", "a2.h5"]
 
 
 class TestEmptyShards:

@@ -3,11 +3,11 @@
 import h5py
 import numpy as np
 import pytest
+from sources import refused, write
 
 from hpctrain import train
 from hpctrain.data.facts import DataFacts
 from hpctrain.data.hdf5 import Hdf5Source
-from hpctrain.errors import UserError
 from hpctrain.job import Job
 from hpctrain.run.master import resolve
 
@@ -17,23 +17,6 @@ ROWS = 7
 @pytest.fixture
 def random():
     return np.random.default_rng(0)
-
-
-def write(path, attributes=None, **datasets):
-    """Write datasets (`__` in a name is a slash), and attributes by dataset."""
-    with h5py.File(path, "w") as file:
-        for name, value in datasets.items():
-            options = value if isinstance(value, dict) else {"data": value}
-            file.create_dataset(name.replace("__", "/"), **options)
-        for name, values in (attributes or {}).items():
-            file[name].attrs.update(values)
-    return str(path)
-
-
-def refused(match, action, *args, **options):
-    with pytest.raises(UserError, match=match) as caught:
-        action(*args, **options)
-    return caught.value.message
 
 
 class TestTypes:
@@ -129,7 +112,8 @@ class TestScaling:
         _, targets, weight = dropping.read(0, 4)
         assert weight.ravel().tolist() == [1, 0, 1, 1]
         assert targets[[0, 2, 3]].tolist() == [0, 2, 1]
-        assert (DataFacts.collect(dropping).classes, dropping.dropped) == (3, 1)
+        assert DataFacts.collect(dropping).classes == 3
+        assert np.flatnonzero(dropping.dropped(0, 4)).tolist() == [1]
 
     @pytest.mark.parametrize(
         ("value", "words"),
@@ -155,13 +139,16 @@ class TestMissing:
         assert np.array_equal(inputs, np.nan_to_num(x).astype("f4"))
         source.check_values(inputs, targets, weight, 0)
         source.read(3, ROWS)
-        assert source.dropped == 3, "rows that are read again do not count again"
+        assert np.flatnonzero(source.dropped(0, ROWS)).tolist() == [1, 4, 6], (
+            "rows that are read again do not count again"
+        )
         assert Hdf5Source([path], "x", "y", missing="drop", weight="w").read(0, ROWS)[2].ravel().tolist() == [
             2 * value for value in (1, 0, 1, 1, 0, 1, 0)
         ]
         masked = Hdf5Source([path], "x", "y", missing="drop", mask="m")
         assert masked.read(0, ROWS)[2].tolist() == (~np.isnan(y) & ~np.isnan(x).any(1)[:, None]).tolist()
-        assert masked.dropped == 2, "what does not count anyway may be missing"
+        assert source.dropped(3, 5).tolist() == [False, True]
+        assert masked.dropped(0, ROWS).sum() == 2, "what does not count anyway may be missing"
 
     def test_replaced(self, tmp_path, random):
         x, y = self.tables(random)
@@ -178,15 +165,18 @@ class TestMissing:
             "model": {"layers": [{"type": "dense", "units": 2}]},
             "run": {"epochs": 1, "progress": "lines"},
         }
-        assert train(job, run_dir=tmp_path / "run").summary["examples_per_epoch"] == ROWS
-        assert (
-            'not counted, for values in them are missing (data.missing = "drop"): 3 examples' in capsys.readouterr().out
-        )
+        job["data"]["split"] = {"index": {"train": "train", "validation": "rest"}}
+        job["data"]["files"] = write(tmp_path / "a.h5", x=x, y=y, train=[0, 1, 2, 4, 5], rest=[3, 6])
+        assert train(job, run_dir=tmp_path / "run").summary["examples_per_epoch"] == 5
+        said = capsys.readouterr().out
+        assert '(data.missing = "drop"): 2 training, 1 validation examples' in said
+        assert "5 training (2 dropped), 2 validation (1 dropped) examples" in said
 
-    @pytest.mark.parametrize(("loss", "words"), [(None, True), ("mse", False)])
-    def test_whole_numbers_as_real_targets_are_a_hint(self, tmp_path, loss, words):
-        path = write(tmp_path / "a.h5", x=np.zeros(3), y=np.array([0.0, 2.0, 1.0]), z=np.array([0.5, 1.0, 2.0]))
-        for target, hinted in (("y", words), ("z", False)):
+    @pytest.mark.parametrize(("loss", "words"), [(None, True), ("mse", True), ("poisson", False)])
+    def test_small_whole_numbers_as_real_targets_are_a_hint(self, tmp_path, loss, words):
+        y, years = np.array([0.0, 2.0, 1.0]), np.array([1999.0, 2000, 2001])
+        path = write(tmp_path / "a.h5", x=np.zeros(3), y=y, z=np.array([0.5, 1.0, 2.0]), years=years)
+        for target, hinted in (("y", words), ("z", False), ("years", False)):
             said = resolve(Job(data={"files": path, "input": "x", "target": target}, loss=loss)).notes
             assert any("store them as integers to classify" in line for line in said) == hinted
 

@@ -3,12 +3,12 @@
 import h5py
 import numpy as np
 import pytest
+from sources import refused, write
 
 from hpctrain.data.facts import DataFacts
 from hpctrain.data.fields.examples import Windows
 from hpctrain.data.fields.expression import parse, settle
 from hpctrain.data.hdf5 import Hdf5Source
-from hpctrain.errors import UserError
 from hpctrain.job import Job
 from hpctrain.run.master import resolve
 
@@ -18,23 +18,6 @@ ROWS = 7
 @pytest.fixture
 def random():
     return np.random.default_rng(0)
-
-
-def write(path, attributes=None, **datasets):
-    """Write datasets (`__` in a name is a slash), and attributes by dataset."""
-    with h5py.File(path, "w") as file:
-        for name, value in datasets.items():
-            options = value if isinstance(value, dict) else {"data": value}
-            file.create_dataset(name.replace("__", "/"), **options)
-        for name, values in (attributes or {}).items():
-            file[name].attrs.update(values)
-    return str(path)
-
-
-def refused(match, action, *args, **options):
-    with pytest.raises(UserError, match=match) as caught:
-        action(*args, **options)
-    return caught.value.message
 
 
 class TestExpressions:

@@ -5,26 +5,12 @@ import os
 import h5py
 import numpy as np
 import pytest
+from sources import refused, write
 
 from hpctrain.data.facts import DataFacts
 from hpctrain.data.files import expand
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.data.sharding import Split
-from hpctrain.errors import UserError
-
-
-def write(path, **datasets):
-    with h5py.File(path, "w") as file:
-        for name, value in datasets.items():
-            options = value if isinstance(value, dict) else {"data": value}
-            file.create_dataset(name.replace("__", "/"), **options)
-    return str(path)
-
-
-def refused(match, action, *args, **options):
-    with pytest.raises(UserError, match=match) as caught:
-        action(*args, **options)
-    return caught.value.message
 
 
 def xy(rows=10, start=0):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from hpctrain.errors import UserError
@@ -62,13 +64,27 @@ def test_polynomial_falls_to_its_floor() -> None:
 
 def test_one_cycle_rises_and_falls_in_cosines() -> None:
     schedule = OneCycle(peak=0.25, start=0.1, final=0.01)
-    values = [schedule.multiplier(step, 101, 10) for step in range(102)]
-    assert [values[0], values[25], values[100], values[101]] == pytest.approx([0.1, 1, 0.01, 0.01])
-    assert values[:26] == sorted(values[:26])
-    assert values[25:] == sorted(values[25:], reverse=True)
+    values = [schedule.multiplier(step, 100, 10) for step in range(101)]
+    assert [values[0], values[24], values[99], values[100]] == pytest.approx([0.1, 1, 0.01, 0.01])
+    assert values[:25] == sorted(values[:25])
+    assert values[24:] == sorted(values[24:], reverse=True)
     # Half way up and half way down, a cosine is half way between.
-    assert OneCycle(peak=0.5, start=0.2).multiplier(25, 101, 10) == pytest.approx(0.6)
-    assert OneCycle(peak=0.5, final=0.2).multiplier(75, 101, 10) == pytest.approx(0.6)
+    assert OneCycle(peak=51 / 101, start=0.2).multiplier(25, 101, 10) == pytest.approx(0.6)
+    assert OneCycle(peak=51 / 101, final=0.2).multiplier(75, 101, 10) == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(("total", "peak"), [(100, 0.3), (37, 0.3), (101, 0.5), (10, 0.25), (3, 0.3), (2, 0.9)])
+def test_one_cycle_is_pytorchs(total: int, peak: float) -> None:
+    """`OneCycleLR`: phases that end at pct_start x total_steps - 1 and at total_steps - 1, each half a cosine."""
+    low, least = 1 / 25, 1 / 25 / 1e4
+    schedule = OneCycle(peak=peak, start=low, final=least)
+    ends = [peak * total - 1, total - 1]
+    for step in range(total):
+        rises = step <= ends[0]
+        begin, end = (low, 1.0) if rises else (1.0, least)
+        part = step / ends[0] if rises else (step - ends[0]) / (ends[1] - ends[0])
+        expected = end + (begin - end) / 2 * (1 + math.cos(math.pi * part))
+        assert schedule.multiplier(step, total, 10) == pytest.approx(expected, rel=1e-12)
 
 
 def follow(schedule: ReduceOnPlateau, values: list[float], higher_is_better: bool = False) -> list[float]:

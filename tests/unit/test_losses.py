@@ -203,8 +203,6 @@ def test_poisson_is_the_likelihood_of_counts(data: tuple) -> None:
     total, derivative = run(Poisson(), outputs, counts.astype(np.float32), weight)
     assert total == pytest.approx(-(weight * likelihood.mean(1)).sum(), rel=1e-6)
     np.testing.assert_allclose(derivative, weight[:, None] * (rates - counts) / 6, rtol=2e-6)
-    with pytest.raises(UserError, match="counts(.|\n)*from -1 to 4"):
-        Poisson().check_outputs((1,), "real", None, (1,), (-1.0, 4.0))
 
 
 @pytest.mark.parametrize(
@@ -251,8 +249,6 @@ def test_targets_of_another_shape_are_refused_rather_than_read_out_of_bounds() -
         ),
         (BinaryCrossEntropy(), ((1,), "class", 3, ()), ["3 classes", "labels 0 and 1", "softmax_cross_entropy"]),
         (BinaryCrossEntropy(), ((2,), "class", 2, ()), ["single output", "2 outputs"]),
-        (BinaryCrossEntropy(), ((1,), "real", None, (1,), (-1.0, 3.5)), ["probabilities", "-1 to 3.5", "0 to 1"]),
-        (BinaryCrossEntropy(), ((1,), "real", None, (1,), (float("nan"), 1.0)), ["probabilities"]),
         (MeanSquaredError(), ((4,), "real", None, (2,)), ["each column", "4 outputs", "2 target columns", "2 units"]),
         (Huber(), ((4,), "class", 4, ()), ["huber does not fit", "whole numbers", "floating point", "float32"]),
     ],

@@ -119,6 +119,7 @@ def test_a_split_is_random_over_the_file_and_differs_by_seed():
     ("rows", "validation", "test", "message"),
     [
         (100, 0.5, 0.5, "no rows for training"),
+        (100, 0.0, 0.9999, "0 validate and 100 test(.|\n)*leave a row or more"),
         (100, -0.1, 0.0, "data.split.validation is out of range"),
         (100, 0.0, 1.0, "data.split.test is out of range"),
         (3, 0.1, 0.0, "without a row"),

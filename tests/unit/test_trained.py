@@ -140,3 +140,47 @@ def test_one_absurd_label_is_named_before_it_eats_the_memory(run):
         document.pop(section, None)
     with pytest.raises(UserError, match=r"10000000 in row 12"):
         train(Job.from_dict(document), run_dir=folder / "e", group=SingleGroup())
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory):
+    """A run on numbers that are packed as netCDF does it, some of them missing; the numbers that are meant."""
+    folder = tmp_path_factory.mktemp("packed")
+    stored = np.random.default_rng(0).integers(-300, 300, (40, 6)).astype("i2")
+    stored[3, 2] = -9999
+    with h5py.File(folder / "a.h5", "w") as file:
+        file["x"], file["y"] = stored, np.arange(40.0)
+        file["x"].attrs.update(scale_factor=0.01, add_offset=273.15, _FillValue=np.int16(-9999))
+    job = Job(
+        data={"files": folder / "a.h5", "input": "x", "target": "y", "missing": 270.0, "prepare": ["standardise"]},
+        model={"layers": [Dense(units=1)]},
+        run={"epochs": 1, "progress": "none"},
+    )
+    result = train(job, run_dir=folder / "run", group=SingleGroup())
+    return folder, result, np.where(stored == -9999, np.nan, 0.01 * stored + 273.15)
+
+
+def test_an_array_has_the_numbers_that_are_meant(packed):
+    folder, result, values = packed
+    filled = np.where(np.isnan(values), 270.0, values)
+    weights = {name: tensor.astype("f8") for name, tensor in result.weights.items()}
+    prepared = (filled - filled.mean(axis=0)) / filled.std(axis=0)
+    expected = prepared @ weights["dense0.weight"] + weights["dense0.bias"]
+    for trained in (result, load_model(folder / "run")):
+        np.testing.assert_allclose(trained.predict(values), expected, rtol=1e-4, atol=1e-5)
+    assert evaluate(folder / "run", folder / "a.h5", group=SingleGroup())["mae"] == pytest.approx(
+        np.abs(expected[:, 0] - np.arange(40)).mean(), rel=1e-4
+    )
+
+
+def test_a_dataset_of_a_file_is_unpacked_as_its_own_attributes_say(packed, tmp_path):
+    _, result, values = packed
+    expected = result.predict(values)
+    with h5py.File(tmp_path / "b.h5", "w") as file:  # packed in another way
+        stored = np.rint((values - 200) / 0.002)
+        file["x"] = np.where(np.isnan(stored), 99, stored).astype("i4")
+        file["x"].attrs.update(scale_factor=0.002, add_offset=200.0, missing_value=99)
+        file["plain"] = values
+        np.testing.assert_allclose(result.predict(file["x"]), expected, rtol=1e-3, atol=1e-4)
+        np.testing.assert_array_equal(result.predict(file["plain"]), expected)
+        assert np.abs(result.predict(file["x"][()]) - expected).max() > 1, "numbers without attributes are as they are"

@@ -4,11 +4,17 @@ import h5py
 import numpy as np
 import pytest
 
+from hpctrain.comm.single_group import SingleGroup
 from hpctrain.data.facts import DataFacts
 from hpctrain.data.format import RowFormat
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.data.shard import MemoryShard
 from hpctrain.errors import UserError
+from hpctrain.job import Job
+from hpctrain.nn.losses.classes import BinaryCrossEntropy
+from hpctrain.nn.losses.real import MeanSquaredError, Poisson
+from hpctrain.run.handing_out import hand_out
+from hpctrain.run.master import resolve
 
 ROWS, T = 7, 4
 
@@ -115,6 +121,29 @@ def test_what_counts_is_checked(source_of, tables):
         real.check_values(*real.read(0, ROWS), 0)
     with pytest.raises(UserError, match="no label counts"):
         DataFacts.collect(source_of("label", weight="weight", instead={"weight": np.zeros(ROWS)}))
+
+
+@pytest.mark.parametrize(("loss", "bad"), [(Poisson(), -0.5), (BinaryCrossEntropy(), 1.5), (BinaryCrossEntropy(), -1)])
+def test_targets_that_the_loss_cannot_take_are_named(source_of, tables, loss, bad):
+    real = np.abs(np.tanh(tables["real"]))
+    source = source_of("real", {"real": real}, bounds=loss.bounds)
+    source.check_values(*source.read(0, ROWS), 0)
+    real[5, 2] = bad
+    source = source_of("real", {"real": real}, bounds=loss.bounds)
+    for check, arrays in ((source.check_values, source.read(2, 6)), (source.check_targets, source.read(2, 6)[1:])):
+        with pytest.raises(UserError, match=f"no number that the loss can take: row 5 of 'real'(.|\n)*{bad}"):
+            check(*arrays, 2)
+    mask = np.ones((ROWS, T))
+    mask[5, 2] = 0
+    masked = source_of("real", {"real": real, "mask": mask}, mask="mask", bounds=loss.bounds)
+    masked.check_values(*masked.read(0, ROWS), 0)
+    assert MeanSquaredError.bounds is None
+    for part in ("files", "test_files"):
+        data = {"files": source_of("real", {"real": np.full((ROWS, T), 0.5)}).files[0], "input": "x", "target": "real"}
+        job = Job(data={**data, part: source.files[0]}, loss={"name": loss.name}, run={"epochs": 1})
+        prepared = resolve(job)
+        with pytest.raises(UserError, match="row 5 of 'real'"):
+            hand_out(SingleGroup(), prepared, lambda text: None)
 
 
 @pytest.mark.parametrize("bad", [-0.5, np.nan, np.inf])

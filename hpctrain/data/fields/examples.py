@@ -57,6 +57,14 @@ class Examples(abc.ABC):
         """Take the number of rows of that file, where examples are rows; `run` (rows,) tells its runs apart."""
         raise TypeError("these examples have no rows")
 
+    def stored_rows(self) -> list[int]:
+        """Return how many numbers a dataset with one for each row has in each file; for each example without rows."""
+        return np.diff(self.starts).tolist()
+
+    def of_rows(self, file: int, values: np.ndarray, mixed: int) -> np.ndarray:
+        """Return each example's value, given those of a file's rows: `mixed` where its rows have several."""
+        return values
+
     def shaped(self, shape: tuple[int, ...], is_input: bool) -> tuple[int, ...]:
         """Return the shape of an example, given that of a row of a dataset (of all of it where there are no rows)."""
         return shape
@@ -158,6 +166,16 @@ class Windows:
         """The horizons."""
         return (self.horizon,) if isinstance(self.horizon, int) else self.horizon
 
+    @property
+    def reach(self) -> int:
+        """Rows from a window's first to the last that its target takes."""
+        return self.length + max(self.ahead)
+
+    @property
+    def sharing(self) -> int:
+        """How many of the windows that follow one have rows in common with it; 0: none overlaps another."""
+        return (self.reach - 1) // self.stride
+
 
 class WindowExamples(Examples):
     """Each window of rows is an example; none reaches over the end of a file or of a run."""
@@ -165,6 +183,7 @@ class WindowExamples(Examples):
     def __init__(self, paths: Sequence[str], windows: Windows) -> None:
         super().__init__(paths)
         self._windows = windows
+        self._rows: list[int] = []
         self._runs: list[tuple[np.ndarray, np.ndarray]] = []  # by file: first examples (one more than runs), first rows
 
     def add_rows(self, rows: int, run: np.ndarray | None) -> None:
@@ -173,10 +192,31 @@ class WindowExamples(Examples):
         changes = np.empty(0, np.int64) if run is None else np.flatnonzero(run[1:] != run[:-1]) + 1
         bounds = np.concatenate([[0], changes, [rows]])
         lengths = np.diff(bounds)
-        counts = np.maximum(0, (lengths - windows.length - max(windows.ahead)) // windows.stride + 1)
+        counts = np.maximum(0, (lengths - windows.reach) // windows.stride + 1)
         first = np.concatenate([[0], np.cumsum(counts)])
+        self._rows.append(rows)
         self._runs.append((first, bounds[:-1]))
         self._append(int(first[-1]))
+
+    def stored_rows(self) -> list[int]:
+        """Return the number of rows of each file."""
+        return list(self._rows)
+
+    def of_rows(self, file: int, values: np.ndarray, mixed: int) -> np.ndarray:
+        """Return the value that all rows of a window have, those of its target too; `mixed` where they differ."""
+        (first, rows), reach, stride = self._runs[file], self._windows.reach, self._windows.stride
+        found = np.empty(int(first[-1]), values.dtype)
+        for run in np.flatnonzero(np.diff(first)):
+            count = int(first[run + 1] - first[run])
+            own = values[rows[run] :][: (count - 1) * stride + reach]
+            changes = np.concatenate([[0], np.cumsum(own[1:] != own[:-1])])
+            is_one = changes[: len(own) - reach + 1 : stride] == changes[reach - 1 :: stride]
+            found[first[run] : first[run + 1]] = np.where(is_one, own[: len(own) - reach + 1 : stride], mixed)
+        return found
+
+    def stretches(self) -> np.ndarray:
+        """Return the numbers of windows, int64, in each run of each file."""
+        return np.concatenate([np.empty(0, np.int64), *(np.diff(first) for first, _ in self._runs)])
 
     def shaped(self, shape: tuple[int, ...], is_input: bool) -> tuple[int, ...]:
         """Return (length, columns, ...) for inputs; for targets the row's shape, with several horizons behind them."""

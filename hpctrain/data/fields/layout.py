@@ -117,7 +117,7 @@ class Layout:
                 "the data has no examples", found=f"no group fits data.group = {self.examples.pattern!r} in {files}"
             )
         if self._windows is not None:
-            least = self._windows.length + max(self._windows.ahead)
+            least = self._windows.reach
             raise UserError(
                 "the data has no examples",
                 found=f"no run of {least} rows (data.windows.length and the horizon) of {self.input.name!r} in {files}",
@@ -162,14 +162,16 @@ class Layout:
         if self._windows is None or self._windows.run is None or rows == 0:
             return None
         name = self._windows.run
-        (found,) = find_datasets(file, name, "data.windows.run")[:1]
-        if found.dataset.shape != (rows,):
+        found = find_datasets(file, name, "data.windows.run")[0]
+        shape = found.dataset.shape
+        member = Member(found, True) if shape and shape[0] == rows else None
+        if member is None or member.form.shape not in ((), (1,)):
             raise UserError(
                 f"data.windows.run = {name!r} does not fit the inputs in {path}",
-                found=f"shape {found.dataset.shape}, and {rows} rows of the inputs",
+                found=f"shape {shape}, and {rows} rows of the inputs",
                 allowed=f"({rows},): one value a row, the same throughout a run",
             )
-        return found.dataset[()]
+        return member.raw(0, rows).reshape(-1)
 
     def _settle(self, members: dict[str, list[Member]], path: str) -> None:
         """Take the form of the first file's examples; refuse others that are not like them."""

@@ -23,10 +23,12 @@ class Dropped:
             self._bits = np.zeros(self._bytes, np.uint8)
         np.bitwise_or.at(self._bits, examples >> 3, np.uint8(1) << (examples & 7).astype(np.uint8))
 
-    @property
-    def count(self) -> int:
-        """How many there are so far."""
-        return 0 if self._bits is None else int(np.unpackbits(self._bits).sum())
+    def of(self, lo: int, hi: int) -> np.ndarray:
+        """Return which of the examples lo..hi are known not to count so far, bool (hi - lo,)."""
+        if self._bits is None:
+            return np.zeros(hi - lo, bool)
+        bits = np.unpackbits(self._bits[lo // 8 : -(-hi // 8)], bitorder="little")
+        return bits[lo % 8 :][: hi - lo].astype(bool)
 
 
 def replace_missing(values: np.ndarray, number: float) -> None:

@@ -68,7 +68,7 @@ class Step(Part):
         return {}
 
     def learn(self, moments: Moments) -> Fitted:
-        """Return what the step keeps of the statistics."""
+        """Return what the step keeps of the statistics: not finite where float64 does not hold it."""
         return {}
 
     @abstractmethod

@@ -12,7 +12,7 @@ import numpy as np
 from hpctrain.comm.group import Group
 from hpctrain.data.fields.expression import parse
 from hpctrain.data.files import check_file, open_file
-from hpctrain.data.prepare.base import Moments
+from hpctrain.data.prepare.base import Fitted, Moments
 from hpctrain.data.prepare.chain import BoundStep, Chain
 from hpctrain.data.prepare.moments import ROWS, Tree, finished, moments_of
 from hpctrain.data.prepare.preparation import Preparation
@@ -37,6 +37,9 @@ class Rows(Protocol):
 
     def stored(self, role: str, lo: int, hi: int) -> np.ndarray:
         """Return the rows lo..hi of "inputs" or "targets" before preparation: (rows, *shape), real numbers."""
+
+    def counting(self, role: str, lo: int, hi: int, stored: np.ndarray) -> np.ndarray | None:
+        """Return which of these numbers count, bool (rows, n): in n equal parts of each row; None: all do."""
 
     def place_of(self, role: str, row: int) -> str:
         """Return words for where "inputs" or "targets" of a row are stored."""
@@ -79,7 +82,8 @@ def fit(
     progress  called on rank 0 with the fraction of its rows that a pass has done
 
     A step learns from the numbers as the steps before it leave them, so each that learns takes a pass over the data.
-    Raises the same `UserError` on every rank.
+    What does not count in training (rows and positions of weight 0, rows that are dropped) does not count here.  Raises
+    the same `UserError` on every rank.
     """
     _compile_once(group, preparation)
     for role, chain in preparation.chains():
@@ -92,7 +96,9 @@ def fit(
             moments = _moments(group, source, split, role, chain, number, shared, progress)
             with group.agreed():
                 _check(bound, moments)
-            bound.fit(bound.step.learn(moments))
+                learned = bound.step.learn(moments)
+                _check_held(bound, moments, learned)
+            bound.fit(learned)
 
 
 def _compile_once(group: Group, preparation: Preparation) -> None:
@@ -121,7 +127,8 @@ def find_sizes(source: Rows, split: Parts, chain: Chain, known: Mapping[int, int
             continue
         # What is not fitted yet works on other columns.
         before = [other for other in chain.steps[:number] if other.fitted is not None]
-        tree = _tree(source, split, "inputs", chain, before, bound, (0, len(source)), None)
+        # Of all rows: those of weight 0 are prepared too.
+        tree = _tree(source, split, "inputs", chain, before, bound, (0, len(source)), None, every=True)
         moments = finished(tree.total())
         _check(bound, moments)
         if (low := moments.minimum.min()) < 0:
@@ -174,14 +181,25 @@ def _tree(
     bound: BoundStep,
     bounds: tuple[int, int],
     progress: Progress | None,
+    every: bool = False,
 ) -> Tree:
-    """Return the moments of the training rows among some rows, which begin where a block begins."""
+    """Return the moments of the training rows among some rows, which begin where a block begins.
+
+    Of their numbers that count, or with `every` of all.
+    """
     tree, rows = Tree(), block_rows(chain.size)
     for lo in range(*bounds, rows):
         hi = min(lo + rows, bounds[1])
         trains = np.flatnonzero(split.part_of(lo, hi) == TRAIN)
-        block = _training_rows(source, role, lo, hi, trains).reshape(len(trains), chain.size)
+        stored = source.stored(role, lo, hi)
+        counting = None if every else source.counting(role, lo, hi, stored)
+        block = np.ascontiguousarray(stored if len(trains) == len(stored) else stored[trains], np.float64)
+        del stored
+        block = block.reshape(len(trains), chain.size)
         chain.run(block, before)
+        if counting is not None:  # NaN is left out of the moments; not before: a step may put a number in its place
+            parts = counting.shape[1]
+            block.reshape(len(trains), parts, chain.size // parts)[~counting[trains]] = np.nan
         moments = moments_of(bound.elements.values(block))
         held = moments[:, moments[COUNT] > 0]
         if np.isinf(held[[MINIMUM, MAXIMUM]]).any():
@@ -191,12 +209,6 @@ def _tree(
         if progress:
             progress((hi - bounds[0]) / (bounds[1] - bounds[0]))
     return tree
-
-
-def _training_rows(source: Rows, role: str, lo: int, hi: int, trains: np.ndarray) -> np.ndarray:
-    """Return those of the rows lo..hi that train, float64, C-contiguous."""
-    stored = source.stored(role, lo, hi)
-    return np.ascontiguousarray(stored if len(trains) == len(stored) else stored[trains], np.float64)
 
 
 def _infinite(
@@ -217,9 +229,22 @@ def _check(bound: BoundStep, moments: Moments) -> None:
     if empty.size:
         raise UserError(
             f"{bound.title} has nothing to take statistics of: {bound.elements.name(int(empty[0]))} is missing (NaN) "
-            "in every row of the training part",
+            "or does not count in every row of the training part",
             found=f"{empty.size} of {moments.count.size} without a number",
             hint="leave these columns out of the inputs, or put a step fill with a value in front",
+        )
+
+
+def _check_held(bound: BoundStep, moments: Moments, learned: Fitted) -> None:
+    """Refuse numbers whose statistics are too large or too small for float64."""
+    wrong = np.flatnonzero(sum(~np.isfinite(values) for values in learned.values()))
+    if wrong.size:
+        at = int(wrong[0])
+        raise UserError(
+            f"{bound.title}: the statistics of {bound.elements.name(at)} are beyond what float64 holds",
+            found=f"numbers from {moments.minimum[at]:g} to {moments.maximum[at]:g}",
+            allowed="sizes whose squares are numbers too: 1e-150 to 1e150",
+            hint='put {name = "scale", factor = ...} in front, or leave the column out',
         )
 
 

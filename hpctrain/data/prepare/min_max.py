@@ -32,8 +32,10 @@ class MinMax(LearningStep, Line):
         return to
 
     def learn(self, moments: Moments) -> Fitted:
-        """Keep the extremes."""
-        return {"min": moments.minimum, "max": moments.maximum}
+        """Keep the extremes; infinite where the range between them is."""
+        with np.errstate(over="ignore"):
+            span = moments.maximum - moments.minimum
+        return {"min": moments.minimum, "max": np.where(np.isinf(span), np.inf, moments.maximum)}
 
     def line(self, fitted: Fitted) -> tuple[Numbers, Numbers, Numbers]:
         """Move the range to [low, high]; where it is empty, to low."""

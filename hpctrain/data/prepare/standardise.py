@@ -25,8 +25,9 @@ class Standardise(LearningStep, Line):
     std: str | None = None
 
     def learn(self, moments: Moments) -> Fitted:
-        """Keep mean and std."""
-        return {"mean": moments.mean, "std": moments.std}
+        """Keep mean and std; NaN where the squares of what is not constant have become 0."""
+        vanished = (moments.std == 0) & (moments.maximum > moments.minimum)
+        return {"mean": moments.mean, "std": np.where(vanished, np.nan, moments.std)}
 
     def line(self, fitted: Fitted) -> tuple[Numbers, Numbers, Numbers]:
         """Subtract the mean and divide by std; by 1 where numbers are constant."""

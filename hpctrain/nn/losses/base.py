@@ -30,6 +30,9 @@ class Loss(Part):
     accepts: ClassVar[tuple[str, ...]]
     """Kinds of targets that the loss can take, "class" (int64 labels) or "real" (float32), the usual one first."""
 
+    bounds: ClassVar[tuple[float, float] | None] = None
+    """The least and the largest real target that the loss can take, both included; None: any."""
+
     @property
     def target_kind(self) -> str:
         """The kind of target that the loss is made for: the first of `accepts`."""
@@ -86,7 +89,6 @@ class Loss(Part):
         target_kind: str,
         classes: int | None,
         target_shape: Shape,
-        target_range: tuple[float, float] | None = None,
     ) -> None:
         """Raise a `UserError` where this loss cannot compare a network's outputs with the targets.
 
@@ -94,7 +96,6 @@ class Loss(Part):
         target_kind   "class" or "real"
         classes       for "class": the largest label + 1; None where it is not known
         target_shape  of one example's target: () for a single label, else an axis or more
-        target_range  for "real": the smallest and the largest value, where they are known
         """
         if target_kind not in self.accepts:
             whole = target_kind == "class"

@@ -102,6 +102,7 @@ class BinaryCrossEntropy(Loss):
 
     name: ClassVar[str] = "binary_cross_entropy"
     accepts: ClassVar[tuple[str, ...]] = ("class", "real")
+    bounds: ClassVar[tuple[float, float] | None] = (0.0, 1.0)
 
     positive_weight: float = Field(1.0, gt=0)
 
@@ -125,24 +126,6 @@ class BinaryCrossEntropy(Loss):
         """Return the logits of probabilities, kept within 1e-7 of 0 and 1."""
         values = np.clip(values.astype(np.float64), 1e-7, 1 - 1e-7)
         return np.log(values / (1 - values)).astype(np.float32)
-
-    def check_outputs(
-        self,
-        out_shape: Shape,
-        target_kind: str,
-        classes: int | None,
-        target_shape: Shape,
-        target_range: tuple[float, float] | None = None,
-    ) -> None:
-        """Raise a `UserError` also for real targets outside [0, 1]: see `Loss.check_outputs`."""
-        super().check_outputs(out_shape, target_kind, classes, target_shape, target_range)
-        if target_kind == "real" and target_range and not (target_range[0] >= 0 and target_range[1] <= 1):
-            raise UserError(
-                f"the loss {self.name} needs targets that are probabilities",
-                found=f"values from {target_range[0]:g} to {target_range[1]:g}",
-                allowed="0 to 1",
-                hint='take loss "mse", "mae" or "huber" for other numbers',
-            )
 
     def _check_shapes(self, out_shape: Shape, target_kind: str, classes: int | None, target_shape: Shape) -> None:
         if target_kind == "real":

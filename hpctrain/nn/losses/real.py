@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
 from pydantic import Field, field_validator
 
-from hpctrain.errors import UserError
 from hpctrain.kernels import losses as kernels
-from hpctrain.nn.losses.base import Loss, Shape
+from hpctrain.nn.losses.base import Loss
 
 
 class MeanSquaredError(Loss):
@@ -63,6 +63,7 @@ class Poisson(Loss):
 
     name: ClassVar[str] = "poisson"
     accepts: ClassVar[tuple[str, ...]] = ("real",)
+    bounds: ClassVar[tuple[float, float] | None] = (0.0, math.inf)
 
     def kernel_for(self, target_kind: str) -> Callable[..., float]:
         """Return the compiled function."""
@@ -75,23 +76,6 @@ class Poisson(Loss):
     def outputs_saying(self, values: np.ndarray) -> np.ndarray:
         """Return the logarithms of rates; of 0 that of the smallest float32."""
         return np.log(np.maximum(values, np.finfo(np.float32).tiny))
-
-    def check_outputs(
-        self,
-        out_shape: Shape,
-        target_kind: str,
-        classes: int | None,
-        target_shape: Shape,
-        target_range: tuple[float, float] | None = None,
-    ) -> None:
-        """Raise a `UserError` also for targets below 0: see `Loss.check_outputs`."""
-        super().check_outputs(out_shape, target_kind, classes, target_shape, target_range)
-        if target_range and target_range[0] < 0:
-            raise UserError(
-                f"the loss {self.name} needs targets that are counts",
-                found=f"values from {target_range[0]:g} to {target_range[1]:g}",
-                allowed="0 or more",
-            )
 
 
 class Quantile(Loss):

@@ -179,6 +179,8 @@ def split(found: Guess) -> tuple[dict[str, object], str]:
     if found.rows < 50:
         return {}, f"{found.rows} examples are too few to keep some apart: split = {{test = 0.2}} would"
     why = "fractions of the examples, drawn by run.seed; the rest trains"
+    if found.data.get("windows"):
+        return wanted, "fractions of the windows, in time or by whole runs: no row is in two parts; the rest trains"
     if found.stratify and wanted:
         return {**wanted, "by": "stratified"}, "fractions of each class, drawn by run.seed; the rest trains"
     return wanted, why
