@@ -120,7 +120,9 @@ def test_kinds_are_those_of_all_rows(tmp_path, random):
 
 def test_nothing_that_counts_is_refused(tmp_path, random):
     path = write(tmp_path / "a.h5", x=np.ones((4, 2)), y=np.zeros(4, int), w=np.zeros(4))
-    assert "does not count in every row" in refused("nothing to take", learned, path, [Standardise()], weight="w")
+    assert "in every row of the training part that counts" in refused(
+        "nothing to take", learned, path, [Standardise()], weight="w"
+    )
 
 
 @pytest.mark.parametrize(("step", "column"), [(Standardise(), 0), (Standardise(), 1), (MinMax(), 2)])

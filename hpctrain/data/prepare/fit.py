@@ -229,7 +229,7 @@ def _check(bound: BoundStep, moments: Moments) -> None:
     if empty.size:
         raise UserError(
             f"{bound.title} has nothing to take statistics of: {bound.elements.name(int(empty[0]))} is missing (NaN) "
-            "or does not count in every row of the training part",
+            "in every row of the training part that counts",
             found=f"{empty.size} of {moments.count.size} without a number",
             hint="leave these columns out of the inputs, or put a step fill with a value in front",
         )
