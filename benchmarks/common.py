@@ -112,9 +112,13 @@ def _seconds(group: Group, call: Callable[[], Any], repeats: int) -> float:
 def report(
     group: Group, title: str, records: list[Record], columns: dict[str, Callable[[Record], str]], args: Any
 ) -> None:
-    """Print the table and write the JSON file, on rank 0; `columns` maps a heading to the text of a record's cell."""
-    if group.rank != 0:
-        return
+    """Print the table and write the JSON file, on rank 0; see `show`."""
+    if group.rank == 0:
+        show(title, records, columns, args)
+
+
+def show(title: str, records: list[Record], columns: dict[str, Callable[[Record], str]], args: Any) -> None:
+    """Print the table and write the JSON file; `columns` maps a heading to the text of a record's cell."""
     from rich.console import Console
     from rich.table import Table
 

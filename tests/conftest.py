@@ -12,7 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster.hosts import Hosts, why_not
+from benchmarks.cluster import hosts as several_hosts
+from benchmarks.cluster import open_mpi as second_environment
+from benchmarks.cluster import slurm as batch_system
+from benchmarks.cluster.hosts import Hosts
+from benchmarks.cluster.slurm import Slurm
 
 MPI_TESTS = Path(__file__).resolve().parent / "mpi"
 
@@ -40,7 +44,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[Hosts]:
     """Four hosts on this machine, with links of 1 Gbit/s between them."""
-    if reason := why_not():
+    if reason := several_hosts.why_not():
         pytest.skip(reason)
     with Hosts() as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def slurm(hosts: Hosts) -> Slurm:
+    """Slurm over the hosts, a node each."""
+    if reason := batch_system.why_not():
+        pytest.skip(reason)
+    return Slurm(hosts)
+
+
+@pytest.fixture(scope="session")
+def open_mpi(request: pytest.FixtureRequest) -> Path:
+    """The Python of a second environment, with Open MPI; kept from one run of the tests to the next."""
+    try:
+        return second_environment.environment(request.config.cache.mkdir("open-mpi"))
+    except RuntimeError as error:
+        pytest.skip(str(error))

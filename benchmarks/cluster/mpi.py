@@ -40,12 +40,13 @@ def command(hosts: Hosts, python: str | Path, ranks_a_host: int, *args: str | Pa
     return hosts.on(hosts.names[0], [str(part) for part in (mpirun, *options, "-n", ranks, python, *args)])
 
 
-def environment(hosts: Hosts, python: str | Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment to run `command` in: this process's, with the variables in `extra`."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHER_VARIABLES)}
+def environment(hosts: Hosts, python: str | Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment to run `command` in: `base` (this process's), with what the library needs."""
+    given = os.environ if base is None else base
+    env = {name: value for name, value in given.items() if not name.startswith(_LAUNCHER_VARIABLES)}
     env |= _OPEN_MPI | hosts.environment
     env["PATH"] = os.pathsep.join([str(Path(python).parent), env.get("PATH", os.defpath)])
-    return env | dict(extra or {})
+    return env
 
 
 @functools.cache

@@ -1,87 +1,130 @@
-"""`Executor`: runs the hops of a schedule on a group, on a float32 buffer in place."""
+"""`Executor`: runs the hops of a schedule on a group, on a float32 buffer in place, chunk by chunk."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from hpctrain.comm.group import Group
-from hpctrain.comm.schedule import Hop, Parts, part_bounds
+from hpctrain.comm.group import Group, Request
+from hpctrain.comm.pipeline import LINE, Receive, Send, pipeline
+from hpctrain.comm.schedule import Hop, part_bounds
 from hpctrain.kernels.reduce import add_into
+from hpctrain.memory import taken_bytes
 
+CHUNK_BYTES = 256 * 1024
 # A tag of our own: rows and messages that others exchange at the same time must not be taken for parts of a buffer.
 _TAG = 1
+_PLANS = 64  # lengths that are kept
+_AHEAD = 8  # receives that are posted at a time: MPI puts a message aside that does not find its place ready
 
 
-@dataclass(frozen=True, slots=True)
-class _Move:
-    """A hop with its parts as slices of a buffer; None where nothing is to be moved."""
+@dataclass(frozen=True)
+class _Plan:
+    """What is done for buffers of one length."""
 
-    send_to: int | None
-    recv_from: int | None
-    send: slice | None
-    recv: slice | None
-    scratch: np.ndarray | None  # where what comes in is put that is to be added
+    sends: list[Send]
+    receives: list[Receive]
+    places: list[np.ndarray | None]  # for each receive where it comes in, if it is to be added
 
 
 class Executor:
     """Runs one schedule, for buffers of any length.
 
-    What arrives to be added needs a place beside the buffer: the scratch, as long as the longest transfer.  It and the
-    hops' slices are made when the length differs from the call before, so in a training run once.
+    Each transfer is cut into chunks (see `comm.pipeline`): while one is added, the next are on their way, and what has
+    been added leaves at once.  What arrives to be added needs a place beside the buffer: the scratch, a few chunks.  It
+    and the lists of messages are made when a length comes for the first time, so in a training run once.
     """
 
-    def __init__(self, group: Group, hops: Iterable[Hop]) -> None:
+    def __init__(self, group: Group, hops: Iterable[Hop], chunk_bytes: int = CHUNK_BYTES) -> None:
         self._group = group
         self._hops = tuple(hops)
-        self._length = -1
-        self._moves: list[_Move] = []
+        self._chunk = max(chunk_bytes // 4, 1)
+        self._plans: dict[int, _Plan] = {}
         self._scratch = group.allocate(0)
+        self._posted = self._begun = 0  # receives and sends
+        self._coming: deque[Request] = deque()
+        self._leaving: deque[Request] = deque()
 
-    def run(self, buffer: np.ndarray) -> None:
-        """Run all hops on a 1-D float32 buffer, in place; every rank calls it with the same length."""
-        if len(buffer) != self._length:
-            self._prepare(len(buffer))
-        for move in self._moves:
-            self._run_move(move, buffer)
+    def run(self, buffer: np.ndarray, finished: Callable[[int, int], None] | None = None) -> None:
+        """Run all hops on a 1-D float32 buffer, in place; every rank calls it with the same length.
 
-    def _prepare(self, length: int) -> None:
-        bounds = part_bounds(length, self._group.size)
-        spans = [(_span(hop.send, bounds), _span(hop.recv, bounds)) for hop in self._hops]
-        incoming = [_length(recv) for hop, (_, recv) in zip(self._hops, spans, strict=True) if hop.combine]
-        if max(incoming, default=0) > len(self._scratch):
-            self._scratch = self._group.allocate(max(incoming))
-        self._moves = [
-            _Move(hop.send_to, hop.recv_from, send, recv, self._scratch[: _length(recv)] if hop.combine else None)
-            for hop, (send, recv) in zip(self._hops, spans, strict=True)
-        ]
-        self._length = length
+        `finished(lo, hi)` is called for elements that have come in and will not change any more, as early as possible;
+        together these are all elements that the hops receive.
+        """
+        plan = self._plans.get(len(buffer)) or self._prepare(len(buffer))
+        self._posted = self._begun = 0
+        for number, receive in enumerate(plan.receives):
+            self._post(plan, buffer, number)
+            self._begin_sends(plan, buffer, number)
+            if self._posted == number:  # what it takes the place of is still being sent
+                self._finish_sends(receive.after_sent)
+                self._post(plan, buffer, number)
+            self._coming.popleft().wait()
+            if receive.combine:
+                self._finish_sends(receive.after_sent)
+                add_into(buffer[receive.lo : receive.hi], plan.places[number])
+            if finished is not None:
+                for lo, hi in receive.finished:
+                    finished(lo, hi)
+        self._begin_sends(plan, buffer, len(plan.receives))
+        self._finish_sends(self._begun)
 
-    def _run_move(self, move: _Move, buffer: np.ndarray) -> None:
-        receiving = sending = None
-        if move.recv is not None:
-            here = buffer[move.recv]
-            # The receive is posted first: a message that finds its buffer waiting is not copied aside by MPI.
-            target = here if move.scratch is None else move.scratch
-            receiving = self._group.receive(target, move.recv_from, _TAG)
-        if move.send is not None:
-            sending = self._group.send(buffer[move.send], move.send_to, _TAG)
-        if receiving is not None:
-            receiving.wait()
-            if move.scratch is not None:
-                add_into(here, move.scratch)
-        if sending is not None:
-            sending.wait()
+    def _prepare(self, length: int) -> _Plan:
+        sends, receives = pipeline(self._hops, part_bounds(length, self._group.size), self._chunk)
+        added = [receive.hi - receive.lo for receive in receives if receive.combine]
+        count, longest = min(len(added), _AHEAD), _whole_lines(max(added, default=0))
+        if len(self._plans) >= _PLANS or count * longest > len(self._scratch):
+            self._plans.clear()
+        if count * longest > len(self._scratch):
+            self._scratch = self._group.allocate(count * longest)
+        turns = itertools.cycle([self._scratch[turn * longest :] for turn in range(count)])
+        places = [next(turns)[: receive.hi - receive.lo] if receive.combine else None for receive in receives]
+        self._plans[length] = _Plan(sends, receives, places)
+        return self._plans[length]
+
+    def _post(self, plan: _Plan, buffer: np.ndarray, over: int) -> None:
+        """Post receives as far ahead as possible without waiting, when `over` of them are over."""
+        while self._posted < min(over + _AHEAD, len(plan.receives)):
+            receive, target = plan.receives[self._posted], plan.places[self._posted]
+            if target is None:
+                if receive.after > over or not self._are_sent(receive.after_sent):
+                    return
+                target = buffer[receive.lo : receive.hi]
+            self._coming.append(self._group.receive(target, receive.rank, _TAG))
+            self._posted += 1
+
+    def _begin_sends(self, plan: _Plan, buffer: np.ndarray, over: int) -> None:
+        """Begin all sends that can leave when `over` receives are over."""
+        while self._begun < len(plan.sends) and plan.sends[self._begun].after <= over:
+            send = plan.sends[self._begun]
+            self._leaving.append(self._group.send(buffer[send.lo : send.hi], send.rank, _TAG))
+            self._begun += 1
+
+    def _are_sent(self, count: int) -> bool:
+        """Whether the first `count` sends are complete."""
+        while self._begun - len(self._leaving) < count:
+            if not self._leaving or not self._leaving[0].test():
+                return False
+            self._leaving.popleft()
+        return True
+
+    def _finish_sends(self, count: int) -> None:
+        """Wait until the first `count` sends are complete."""
+        while self._begun - len(self._leaving) < count:
+            self._leaving.popleft().wait()
 
 
-def _span(parts: Parts | None, bounds: list[int]) -> slice | None:
-    """Return a range of parts as a slice; None when empty: both ends know all lengths, so both leave it out."""
-    if parts is None or bounds[parts[0]] == bounds[parts[1]]:
-        return None
-    return slice(bounds[parts[0]], bounds[parts[1]])
+def scratch_bytes(longest: int, transfers: int, chunk_bytes: int = CHUNK_BYTES) -> int:
+    """Return the bytes of an executor's scratch: for so many transfers that are added, of `longest` floats at most."""
+    if not longest * transfers:
+        return 0
+    chunks = -(-4 * longest // chunk_bytes)
+    return taken_bytes(4 * min(chunks * transfers, _AHEAD) * _whole_lines(-(-longest // chunks)))
 
 
-def _length(span: slice | None) -> int:
-    return 0 if span is None else span.stop - span.start
+def _whole_lines(count: int) -> int:
+    return -(-count // LINE) * LINE

@@ -113,3 +113,11 @@ def copy_row(rows: np.ndarray, source: int, to: int, lo: int, hi: int) -> None:
     given, out = rows[source, lo:hi], rows[to, lo:hi]
     for i in range(hi - lo):
         out[i] = given[i]
+
+
+@kernel
+def spread_row(rows: np.ndarray, size: int, source: int, lo: int, hi: int) -> None:
+    """rows[p, lo:hi] = rows[source, lo:hi] for every other p < size."""
+    for to in range(size):
+        if to != source:
+            copy_row(rows, source, to, lo, hi)

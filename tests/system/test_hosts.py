@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from launching import ROOT
+from launching import ROOT, environment
 
 from benchmarks.cluster import mpi
 from benchmarks.cluster.hosts import Hosts
@@ -81,7 +81,7 @@ def test_mpi_sees_the_hosts_as_nodes(hosts: Hosts, ranks: int, tmp_path: Path) -
         "    print(seen)\n"
     )
     command = mpi.command(hosts, sys.executable, ranks, program)
-    env = mpi.environment(hosts, sys.executable, {"PYTHONPATH": str(ROOT)})
+    env = mpi.environment(hosts, sys.executable, environment())
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     expected = [(name, node, 4, ranks) for node, name in enumerate(hosts.names) for _ in range(ranks)]
     assert str(expected) in done.stdout, done.stdout + done.stderr

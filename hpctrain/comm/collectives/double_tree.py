@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hpctrain.comm.collectives.scheduled import ScheduledCollective
+from hpctrain.comm.executor import scratch_bytes
 from hpctrain.comm.schedules import double_tree
-from hpctrain.memory import taken_bytes
 
 
 class DoubleTreeCollective(ScheduledCollective):
@@ -14,8 +14,8 @@ class DoubleTreeCollective(ScheduledCollective):
 
     @staticmethod
     def scratch_bytes(length: int, size: int) -> int:
-        """Return the bytes of the longest chunk, which comes in to be added."""
+        """Return the bytes of the chunks that come in to be added, from two children in each tree at most."""
         if size == 1:
             return 0
-        longest = max(stop - start for tree in (0, 1) for start, stop in double_tree.chunks(tree, size))
-        return taken_bytes(4 * longest * -(-length // size))
+        transfers = [stop - start for tree in (0, 1) for start, stop in double_tree.chunks(tree, size)]
+        return scratch_bytes(max(transfers) * -(-length // size), 2 * len(transfers))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hpctrain.comm.collectives.scheduled import ScheduledCollective
+from hpctrain.comm.executor import scratch_bytes
 from hpctrain.comm.schedules import halving_doubling
-from hpctrain.memory import taken_bytes
 
 
 class HalvingDoublingCollective(ScheduledCollective):
@@ -14,6 +14,6 @@ class HalvingDoublingCollective(ScheduledCollective):
 
     @staticmethod
     def scratch_bytes(length: int, size: int) -> int:
-        """Return the bytes of the longest piece that comes in to be added: half the buffer, or all of it."""
+        """Return the bytes of the chunks that come in to be added: of half the buffer, or of all of it."""
         is_power = size & (size - 1) == 0
-        return taken_bytes(4 * (-(-length // 2) if is_power else length)) if size > 1 else 0
+        return scratch_bytes(-(-length // 2) if is_power else length, (size - 1).bit_length())

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hpctrain.comm.collectives.scheduled import ScheduledCollective
+from hpctrain.comm.executor import scratch_bytes
 from hpctrain.comm.schedules import ring
-from hpctrain.memory import taken_bytes
 
 
 class RingCollective(ScheduledCollective):
@@ -16,5 +16,5 @@ class RingCollective(ScheduledCollective):
 
     @staticmethod
     def scratch_bytes(length: int, size: int) -> int:
-        """Return the bytes of the longest part, which comes in to be added."""
-        return taken_bytes(4 * -(-length // size)) if size > 1 else 0
+        """Return the bytes of the chunks that come in to be added, each of one part."""
+        return scratch_bytes(-(-length // size), size - 1)

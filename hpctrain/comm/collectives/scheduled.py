@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import ClassVar
 
 import numpy as np
 
 from hpctrain.comm.collectives.base import Collective
-from hpctrain.comm.executor import Executor
+from hpctrain.comm.executor import CHUNK_BYTES, Executor
 from hpctrain.comm.group import Group
 from hpctrain.comm.schedule import Algorithm
 from hpctrain.comm.schedules import halving_doubling
@@ -15,9 +16,9 @@ from hpctrain.kernels.reduce import add_into
 
 
 class ScheduledCollective(Collective):
-    """Runs one schedule after the other.
+    """Runs the hops of schedules, in chunks of `chunk_bytes` at most.
 
-    hops_summing     after all of these every rank has the sum
+    hops_summing     after all of these, one after the other, every rank has the sum
     hops_scattering  after these part r of rank r is the sum
     hops_gathering   after these everybody has part r of every rank r
 
@@ -28,21 +29,19 @@ class ScheduledCollective(Collective):
     hops_scattering: ClassVar[Algorithm] = staticmethod(halving_doubling.reduce_scatter)
     hops_gathering: ClassVar[Algorithm] = staticmethod(halving_doubling.all_gather)
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, chunk_bytes: int = CHUNK_BYTES) -> None:
         super().__init__(group)
         kind = type(self)
-        made: dict[Algorithm, Executor] = {}  # what stands in several of them has one scratch
-        for hops in (*kind.hops_summing, kind.hops_scattering, kind.hops_gathering):
-            if hops not in made:
-                made[hops] = Executor(group, hops(group.rank, group.size))
-        self._summing = [made[hops] for hops in kind.hops_summing]
-        self._scattering, self._gathering = made[kind.hops_scattering], made[kind.hops_gathering]
+        # The schedules of a sum are one to the executor: a chunk is handed round as soon as it is summed.
+        self._summing, self._scattering, self._gathering = (
+            Executor(group, chain(*(hops(group.rank, group.size) for hops in schedules)), chunk_bytes)
+            for schedules in (kind.hops_summing, (kind.hops_scattering,), (kind.hops_gathering,))
+        )
 
     def all_reduce(self, buffer: np.ndarray) -> None:
         """Replace the buffer by the sum over all ranks."""
         self.check(buffer)
-        for executor in self._summing:
-            executor.run(buffer)
+        self._summing.run(buffer)
 
     def reduce_scatter(self, buffer: np.ndarray) -> tuple[int, int]:
         """Make this rank's part the sum over all ranks and return it as (lo, hi)."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hpctrain.comm.collectives.scheduled import ScheduledCollective
+from hpctrain.comm.executor import scratch_bytes
 from hpctrain.comm.schedules import tree
-from hpctrain.memory import taken_bytes
 
 
 class TreeCollective(ScheduledCollective):
@@ -14,5 +14,5 @@ class TreeCollective(ScheduledCollective):
 
     @staticmethod
     def scratch_bytes(length: int, size: int) -> int:
-        """Return the bytes of a second buffer, which comes in to be added."""
-        return taken_bytes(4 * length) if size > 1 else 0
+        """Return the bytes of the chunks that come in to be added."""
+        return scratch_bytes(length, (size - 1).bit_length())

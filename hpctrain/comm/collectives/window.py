@@ -8,11 +8,13 @@ from collections.abc import Callable
 import numpy as np
 
 from hpctrain.comm.collectives.base import Collective
+from hpctrain.comm.collectives.between import BetweenNodes
 from hpctrain.comm.group import Group
 from hpctrain.comm.schedule import part_bounds
 from hpctrain.comm.shared_memory import SharedRows, share, shared_rows
 from hpctrain.errors import UserError
-from hpctrain.kernels.window import BLOCK, LINE, YIELDS, add_rows, copy_row, meet, sum_rows
+from hpctrain.kernels.reduce import add_into
+from hpctrain.kernels.window import BLOCK, LINE, YIELDS, add_rows, copy_row, meet, spread_row, sum_rows
 
 _SPINS = 2000  # looks at a flag before a rank gives its core away, where each has one
 
@@ -20,15 +22,20 @@ _SPINS = 2000  # looks at a flag before a rank gives its core away, where each h
 class WindowCollective(Collective):
     """Each rank of a node adds up its part of everybody's buffers, in place.
 
-    Of several nodes, the ranks with the same place in theirs then sum their part over the nodes (MPI's all-reduce): a
-    node sends each byte once, however many ranks it holds.  Where nodes hold different numbers of ranks, the first rank
-    of each sends everything.  Buffers that `allocate` made are used where they are; others are copied in and out.
+    Of several nodes, the ranks with the same place in theirs then sum their part over the nodes, all at once, and store
+    what is done in everybody's buffer: a node sends each byte once, however many ranks it holds.  Where nodes hold
+    different numbers of ranks, the first rank of each sends everything.  Buffers that `allocate` made are used where
+    they are; others are copied in and out.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, chunk_bytes: int | None = None) -> None:
+        """Make it for a group; `chunk_bytes` of a message between nodes, by default what suits the MPI library."""
         super().__init__(group)
         self._local = group.local()
-        self._across, self._leaders = group.across(), group.leaders()
+        across, leaders = group.across(), group.leaders()
+        self._is_even = across is not None
+        others = across if across is not None else leaders  # None on a rank that is not its node's first
+        self._between = None if others is None else BetweenNodes(others, chunk_bytes)
         crowded = self._local.size > (os.cpu_count() or 1)
         self._spins = -YIELDS if group.sleeps else 0 if crowded else _SPINS
         self._scratch = group.allocate(BLOCK)
@@ -91,9 +98,7 @@ class WindowCollective(Collective):
         """Do some work on everybody's buffers between two meetings."""
         self.check(buffer)
         if self._local.size == 1:
-            others = self._across or self._leaders
-            if others.size > 1:
-                others.all_reduce(buffer)
+            self._between.all_reduce(buffer)
             return
         shared, own = shared_rows(buffer), buffer
         if shared is None:
@@ -127,17 +132,16 @@ class WindowCollective(Collective):
         if self.group.nodes == 1:
             self._add(shared, lo, hi, 0, size)
             return
-        if self._across is not None:
+        if self._is_even:
             self._add(shared, lo, hi, rank, rank + 1)
-            self._across.all_reduce(shared.rows[rank, lo:hi])
-            for other in range(size):
-                if other != rank:
-                    copy_row(shared.rows, rank, other, lo, hi)
+            self._between.all_reduce(
+                shared.rows[rank, lo:hi], lambda first, last: spread_row(shared.rows, size, rank, lo + first, lo + last)
+            )
             return
         self._add(shared, lo, hi, 0, 1)
         self._meet(shared)
-        if self._leaders is not None:
-            self._leaders.all_reduce(shared.rows[0, :length])
+        if self._between is not None:
+            self._between.all_reduce(shared.rows[0, :length])
         self._meet(shared)
         if rank:
             copy_row(shared.rows, 0, rank, 0, length)
@@ -156,3 +160,5 @@ class WindowCollective(Collective):
         sum_rows(rows, flags, 0, 1, 2, self._spins, 0, 16, self._scratch)
         add_rows(rows, 2, 0, 16, 0, 2, self._scratch)
         copy_row(rows, 0, 1, 0, 16)
+        spread_row(rows, 2, 0, 0, 16)
+        add_into(rows[0], rows[1])
