@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import io
 import json
 import os
@@ -80,33 +81,47 @@ def compare(
 
     A timing repeats its call so often that a pair takes about `pair_s` seconds, which hides the clock and the barrier.
     """
-    repeats = [_repeats(group, call, pair_s / 2) for call in (ours, peer)]
-    times = []
-    for pair in range(pairs):
-        # Who goes first changes, so that neither always finds the caches as the other left them.
-        order = (0, 1) if pair % 2 == 0 else (1, 0)
-        measured = {which: _seconds(group, (ours, peer)[which], repeats[which]) for which in order}
-        times.append((measured[0], measured[1]))
+    timers = {name: functools.partial(seconds, group, call) for name, call in (("ours", ours), ("peer", peer))}
+    times = in_turn(group, timers, pairs, pair_s / 2)
+    return of_pairs(list(zip(times["ours"], times["peer"], strict=True)))
+
+
+def of_pairs(pairs: list[tuple[float, float]]) -> Comparison:
+    """Return what pairs of times, ours and the peer's of the same round, come to."""
     return Comparison(
-        statistics.median(mine for mine, _ in times),
-        statistics.median(other for _, other in times),
-        statistics.median(other / mine for mine, other in times),
+        statistics.median(mine for mine, _ in pairs),
+        statistics.median(other for _, other in pairs),
+        statistics.median(other / mine for mine, other in pairs),
     )
 
 
-def _repeats(group: Group, call: Callable[[], Any], goal_s: float) -> int:
-    _seconds(group, call, 1)  # the first call makes buffers and connections
-    once = _seconds(group, call, 1)
-    return int(min(max(goal_s / max(once, 1e-9), 1), 10_000))
+def in_turn(
+    group: Group, timers: dict[str, Callable[[int], float]], rounds: int, each_s: float = 0.05
+) -> dict[str, list[float]]:
+    """Time several things in turn, `rounds` times; every rank calls it, and the slowest rank's time counts.
+
+    A timer makes so many calls as it is told (such that they take about `each_s`) and returns the seconds of one.
+    """
+    repeats = {}
+    for name, timer in timers.items():
+        timer(1)  # the first call makes buffers and connections
+        once = max(group.all_gather_objects(timer(1)))
+        repeats[name] = int(min(max(each_s / max(once, 1e-9), 1), 10_000))
+    times: dict[str, list[float]] = {name: [] for name in timers}
+    for turn in range(rounds):
+        # Who goes first changes, so that nobody always finds the caches as another left them.
+        for name in timers if turn % 2 == 0 else reversed(timers):
+            times[name].append(max(group.all_gather_objects(timers[name](repeats[name]))))
+    return times
 
 
-def _seconds(group: Group, call: Callable[[], Any], repeats: int) -> float:
-    """Return the seconds of one call on the slowest rank, the same number on every rank."""
+def seconds(group: Group, call: Callable[[], Any], repeats: int) -> float:
+    """Return the seconds of one call on this rank, over `repeats` of them after a barrier."""
     group.barrier()
     start = time.perf_counter()
     for _ in range(repeats):
         call()
-    return max(group.all_gather_objects(time.perf_counter() - start)) / repeats
+    return (time.perf_counter() - start) / repeats
 
 
 def report(

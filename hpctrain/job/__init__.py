@@ -40,7 +40,7 @@ BUILTIN_JOB = Path(__file__).parent.parent / "data" / "builtin" / "digits.toml"
 _COMMENT = f"A job of hpctrain {__version__} with every default filled in: python -m hpctrain train THIS_FILE"
 # What may differ between a run and its resume: it changes no weight.
 _FREE = ("metrics", "run.name", "run.dir", "run.keep", "run.log_every", "run.checkpoint_every", "run.threads_per_rank")
-_FREE += ("run.progress", "run.early_stop", "data.distribute", "data.staged", "data.memory")
+_FREE += ("run.progress", "run.early_stop", "data.distribute", "data.staged", "data.memory", "strategy.chosen")
 _LENGTH = ("run.epochs", "run.steps")
 
 Loss = registered(LOSSES, "loss")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def _train(
     history = History()
     announce = "stopping with a checkpoint after this step; Ctrl-C again ends at once" if group.rank == 0 else None
     with StopSignal(announce) as stop:
-        folder, finished = _open_folder(group, prepared, run_dir or job.run.dir, resume)
+        folder, finished, prepared = _open_folder(group, prepared, run_dir or job.run.dir, resume)
         monitors: list[Monitor] = [*extra_monitors]
         try:
             if group.rank == 0:
@@ -130,20 +131,26 @@ def _train(
 
 def _open_folder(
     group: Group, prepared: Prepared, run_dir: str | Path | None, resume: bool
-) -> tuple[RunFolder | None, bool]:
-    """Open the run folder on rank 0; return it (None elsewhere) and whether its run is finished already."""
-    folder, finished = None, False
+) -> tuple[RunFolder | None, bool, Prepared]:
+    """Open the run folder on rank 0; return it (None elsewhere), whether its run is finished already, and the job.
+
+    A resumed run's job goes on with what was chosen when the run began.
+    """
+    folder, finished, strategy = None, False, prepared.job.strategy
     with group.agreed():
         if group.rank == 0:
             folder = RunFolder.open(run_dir, prepared.job.name, resume)
             try:
                 if resume and folder.job_toml.exists():
-                    check_same_job(Job.load(folder.job_toml), prepared.job)
+                    before = Job.load(folder.job_toml)
+                    check_same_job(before, prepared.job)
+                    strategy = strategy.goes_on_from(before.strategy)
                 finished = folder.finished and _has_nothing_left(folder.read_summary(), prepared)
             except UserError:
                 folder.close()
                 raise
-    return folder, group.broadcast_object(finished)
+    finished, strategy = group.broadcast_object((finished, strategy))
+    return folder, finished, replace(prepared, job=prepared.job.model_copy(update={"strategy": strategy}))
 
 
 def _has_nothing_left(summary: dict[str, Any], prepared: Prepared) -> bool:

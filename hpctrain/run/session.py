@@ -57,6 +57,7 @@ class Session:
         limits = job.clip.model_dump(exclude_none=True)
         clip = Clip(**limits) if limits else None
         self.strategy = job.strategy.bind(group, self.model, job.optimizer, clip)
+        self._take_choices()
         run = job.run
         # Running statistics are taken over whole micro-batches, which then are the same at every world size, or over
         # all ranks' rows.
@@ -98,6 +99,14 @@ class Session:
         if shuffle != self.job.data.shuffle:
             data = self.job.data.model_copy(update={"shuffle": shuffle})
             self.job = self.job.model_copy(update={"data": data})
+            self.prepared = replace(self.prepared, job=self.job)
+
+    def _take_choices(self) -> None:
+        """Say what the strategy has chosen, and write it into the job: a resumed run goes on with it."""
+        for line in self.strategy.said:
+            self.say(line)
+        if self.strategy.taken is not None:
+            self.job = self.job.model_copy(update={"strategy": self.strategy.taken})
             self.prepared = replace(self.prepared, job=self.job)
 
     def _build_model(self) -> Model:

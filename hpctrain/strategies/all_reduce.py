@@ -9,7 +9,7 @@ import numpy as np
 import pydantic
 
 from hpctrain.comm.collectives import COLLECTIVES
-from hpctrain.comm.collectives.choice import AUTO, allocate, collective_for, likely
+from hpctrain.comm.collectives.choice import AUTO, allocate, likely
 from hpctrain.comm.group import Group
 from hpctrain.errors import UserError, unknown_name
 from hpctrain.memory import parse_bytes, taken_bytes
@@ -17,6 +17,7 @@ from hpctrain.nn.flat import CHECKPOINT, LOSS, ROWS, STOP, TAIL, WEIGHT
 from hpctrain.optim.averaging import SLOT, WeightAverage
 from hpctrain.options import Bytes
 from hpctrain.strategies.base import FlatModel, StepOutcome, Strategy, StrategyRun
+from hpctrain.strategies.choosing import NATIVE, Choice, choose
 from hpctrain.strategies.reducers.base import Reducer
 from hpctrain.strategies.reducers.overlapped import Overlapped, choose_cuts
 from hpctrain.strategies.reducers.whole import WholeBuffer
@@ -25,12 +26,14 @@ from hpctrain.strategies.reducers.whole import WholeBuffer
 class AllReduce(Strategy):
     """Synchronous data parallelism by one all-reduce a step; `collective` names how, see `comm.collectives`.
 
-    "auto": in memory that the ranks of a node share ("window"), or by MPI's own ("native") where each has a node.
+    "auto": in a node in memory that its ranks share ("window"), between nodes what is quickest, see `choosing`; what it
+    came to is `chosen`.
     With `overlap` gradients leave in buckets of at least `bucket` bytes while the backward pass goes on; "auto": where
     there are several nodes.  Within a node it is the cores that sum: there is nothing to hide.
     """
 
     collective: str = AUTO
+    chosen: Choice | None = None
     overlap: bool | Literal["auto"] = "auto"
     bucket: Bytes = "1 MB"
 
@@ -47,14 +50,29 @@ class AllReduce(Strategy):
 
     def bind(self, group: Group, model: FlatModel, optimizer: Any, clip: Any | None) -> AllReduceRun:
         """Make the run-time object and the optimizer's state."""
-        return AllReduceRun(group, self._reducer(group, model), model, optimizer, clip)
+        buffer, cuts = model.grad_buffer, None
+        if group.nodes > 1 if self.overlap == "auto" else self.overlap and group.size > 1:
+            cuts = choose_cuts(model.ready_offsets, len(buffer), parse_bytes(self.bucket) // buffer.itemsize)
+        choice, said, taken = Choice(collective=self.collective, ranks=""), [], self
+        if self.collective == AUTO and group.size == 1:
+            choice = Choice(collective=NATIVE, ranks="")
+        elif self.collective == AUTO:
+            choice, said = choose(group, buffer, len(buffer) // (1 + len(cuts or ())), self.chosen)
+            taken = self.model_copy(update={"chosen": choice})
+        reducer: Reducer
+        if cuts is None:
+            reducer = WholeBuffer(choice.collective, choice.made(group), buffer)
+        else:
+            reducer = Overlapped(choice.collective, choice.made(group.apart()), buffer, cuts)
+        run = AllReduceRun(group, reducer, model, optimizer, clip)
+        run.taken, run.said = taken, tuple(said)
+        return run
 
-    def _reducer(self, group: Group, model: FlatModel) -> Reducer:
-        buffer = model.grad_buffer
-        if not (group.nodes > 1 if self.overlap == "auto" else self.overlap and group.size > 1):
-            return WholeBuffer(*collective_for(self.collective, group, buffer), buffer)
-        cuts = choose_cuts(model.ready_offsets, len(buffer), parse_bytes(self.bucket) // buffer.itemsize)
-        return Overlapped(*collective_for(self.collective, group.apart(), buffer), buffer, cuts)
+    def goes_on_from(self, before: Strategy) -> Strategy:
+        """Take over what "auto" came to when the run began."""
+        if isinstance(before, AllReduce) and self.chosen is None:
+            return self.model_copy(update={"chosen": before.chosen})
+        return self
 
     def memory_bytes(self, size: int, parameters: int, summed: int, optimizer: Any) -> dict[str, int]:
         """Return the bytes of the optimizer's state, the weights' average and the collective's scratch."""

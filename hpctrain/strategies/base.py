@@ -74,6 +74,10 @@ class Strategy(Part, ABC):
         """
         return group.allocate(count)
 
+    def goes_on_from(self, before: Strategy) -> Strategy:
+        """Return this strategy with what was measured and chosen when the run began that it goes on with."""
+        return self
+
     @abstractmethod
     def memory_bytes(self, size: int, parameters: int, summed: int, optimizer: Any) -> dict[str, int]:
         """Return what the run-time object will take on a rank of `size`, by what it is for.
@@ -84,7 +88,14 @@ class Strategy(Part, ABC):
 
 
 class StrategyRun(ABC):
-    """A strategy at work.  Every rank calls the same methods in the same order, except `warm_up`."""
+    """A strategy at work.  Every rank calls the same methods in the same order, except `warm_up`.
+
+    taken  the strategy with what was measured and chosen written into it, for the resolved job; None: as it was
+    said   lines for people about what was chosen
+    """
+
+    taken: Strategy | None = None
+    said: tuple[str, ...] = ()
 
     @abstractmethod
     def step(self, step: int, lr: float) -> StepOutcome:

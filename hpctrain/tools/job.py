@@ -199,9 +199,11 @@ name = "constant"                 # or "step" (every = "10 epochs", factor = 0.1
 
 [strategy]
 name = "all_reduce"               # every rank works on its part of each batch; the gradients are summed
-# collective = "auto"             # "window" (sums in memory that the ranks of a node share) where there is such memory,
-                                  # or "native", the MPI library's own; also "ring", "halving_doubling", "tree",
-                                  # "double_tree"
+# collective = "auto"             # "window" (sums in memory that the ranks of a node share), or over several nodes what
+                                  # is quickest; "native", the MPI library's own; also "ring", "halving_doubling",
+                                  # "tree", "double_tree"
+# chosen = {collective = "ring", chunk_bytes = 131072, ranks = "4 x 1"}   # a run writes what "auto"
+                                  # came to, and for which ranks, here
 # overlap = "auto"                # gradients leave while the backward pass goes on: true, false; "auto": between nodes
 # bucket = "1 MB"                 # with overlap: the least that leaves at a time
 

@@ -16,8 +16,9 @@ def test_all_reduce_compares_ours_with_mpi(tmp_path):
     done = mpirun(3, SCRIPT, "--sizes", *sizes, "--pairs", "2", "--json", file, timeout=90, cwd=tmp_path)
     assert done.returncode == 0, done.output
     records = json.loads(file.read_text())
+    algorithms = ["auto", *(name for name in COLLECTIVES if name != "native")]
     assert [(record["algorithm"], record["bytes"], record["ranks"]) for record in records] == [
-        (name, size, 3) for name in COLLECTIVES if name != "native" for size in (1024, 65536, 100)
+        (name, size, 3) for size in (1024, 65536, 100) for name in algorithms
     ]
     assert len({record["case"] for record in records}) == len(records)
     for record in records:
@@ -25,7 +26,9 @@ def test_all_reduce_compares_ours_with_mpi(tmp_path):
         assert record["ours_s"] > 0
         assert record["peer_s"] > 0
         assert record["ratio"] > 0
-    assert done.stdout.count("64 KB") == len(list(COLLECTIVES)) - 1, "rank 0 alone prints the table"
+        assert record["limit_s"] > 0
+        assert record["chosen"] == ("window" if record["algorithm"] == "auto" else "")
+    assert done.stdout.count("64 KB") == len(algorithms), "rank 0 alone prints the table"
     assert [path.name for path in tmp_path.iterdir()] == ["records.json"]
 
 

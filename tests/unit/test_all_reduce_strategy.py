@@ -12,6 +12,7 @@ from hpctrain.nn.flat import CHECKPOINT, LOSS, ROWS, STOP, TAIL, WEIGHT
 from hpctrain.options import part_from, spec_of
 from hpctrain.strategies import STRATEGIES
 from hpctrain.strategies.all_reduce import AllReduce
+from hpctrain.strategies.choosing import Choice
 
 
 class Model:
@@ -162,8 +163,22 @@ def test_warm_up_changes_nothing(strategy):
 def test_the_job_file_names_it():
     strategy = part_from(STRATEGIES, {"name": "all_reduce", "collective": "native"}, "strategy")
     assert strategy == AllReduce(collective="native")
-    assert spec_of(STRATEGIES, strategy) == {"name": "all_reduce", "collective": "native"}
+    assert spec_of(STRATEGIES, strategy) == {
+        "name": "all_reduce",
+        "collective": "native",
+        "overlap": "auto",
+        "bucket": "1 MB",
+    }
     assert part_from(STRATEGIES, "all_reduce", "strategy").collective == "auto"
+
+
+def test_a_resumed_run_goes_on_with_what_was_chosen():
+    chosen = {"collective": "ring", "chunk_bytes": 4096, "ranks": "4 x 1"}
+    before = part_from(STRATEGIES, {"name": "all_reduce", "chosen": chosen}, "strategy")
+    now = AllReduce(bucket="2 MB")
+    assert now.goes_on_from(before) == AllReduce(bucket="2 MB", chosen=before.chosen)
+    other = AllReduce(chosen=Choice(collective="tree", ranks="2 x 1"))
+    assert other.goes_on_from(before) == other
 
 
 def test_a_misspelled_collective_is_refused():

@@ -103,6 +103,7 @@ def test_commented_defaults_are_the_defaults(tmp_path: Path):
     alternatives |= {"exclude", "target_encoding", "windows", "prepare", "prepare_target"}
     alternatives |= {"weight", "mask", "ignore_label", "smoothing", "class_weights", "positive_weight"}
     alternatives |= {"early_stop", "momentum", "nesterov", "rho", "trust", "ema", "groups", "workers", "value"}
+    alternatives |= {"chosen"}
     lines = re.findall(r"^# (\w+) = ", TEMPLATE, flags=re.MULTILINE)
     defaults = [key for key in lines if key not in alternatives]
     assert {"distribute", "seed", "keep", "beta1", "warmup", "collective"} <= set(defaults)
@@ -123,6 +124,7 @@ def test_commented_defaults_are_the_defaults(tmp_path: Path):
         "micro_batch",
         "dir",
         "early_stop",
+        "chosen",
         "prepare",
         "prepare_target",
     ],

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from hpctrain.comm.collectives.scheduled import ScheduledCollective
 from hpctrain.comm.executor import scratch_bytes
-from hpctrain.comm.schedules import double_tree
+from hpctrain.comm.schedules import SUMMING, double_tree
 
 
 class DoubleTreeCollective(ScheduledCollective):
     """About 4 log2 P messages of an eighth of the buffer, with every rank busy: for many ranks and medium lengths."""
 
-    hops_summing = (double_tree.reduce, double_tree.broadcast)
+    hops_summing = SUMMING["double_tree"]
 
     @staticmethod
     def scratch_bytes(length: int, size: int) -> int:

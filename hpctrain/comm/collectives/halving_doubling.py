@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from hpctrain.comm.collectives.scheduled import ScheduledCollective
 from hpctrain.comm.executor import scratch_bytes
-from hpctrain.comm.schedules import halving_doubling
+from hpctrain.comm.schedules import SUMMING
 
 
 class HalvingDoublingCollective(ScheduledCollective):
     """The ring's bytes in 2 log2 P messages where P is a power of two; else some ranks send all, two more times."""
 
-    hops_summing = (halving_doubling.reduce_scatter, halving_doubling.all_gather)
+    hops_summing = SUMMING["halving_doubling"]
 
     @staticmethod
     def scratch_bytes(length: int, size: int) -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from hpctrain.comm.collectives.scheduled import ScheduledCollective
 from hpctrain.comm.executor import scratch_bytes
-from hpctrain.comm.schedules import ring
+from hpctrain.comm.schedules import SUMMING, ring
 
 
 class RingCollective(ScheduledCollective):
     """Each rank sends 2 (P - 1) / P of the buffer in 2 (P - 1) messages: the least bytes, for any P and any length."""
 
-    hops_summing = (ring.reduce_scatter, ring.all_gather)
+    hops_summing = SUMMING["ring"]
     hops_scattering = staticmethod(ring.reduce_scatter)
     hops_gathering = staticmethod(ring.all_gather)
 

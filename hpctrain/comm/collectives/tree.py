@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from hpctrain.comm.collectives.scheduled import ScheduledCollective
 from hpctrain.comm.executor import scratch_bytes
-from hpctrain.comm.schedules import tree
+from hpctrain.comm.schedules import SUMMING
 
 
 class TreeCollective(ScheduledCollective):
     """2 log2 P messages one after another, each of the whole buffer: the quickest for short ones."""
 
-    hops_summing = (tree.reduce, tree.broadcast)
+    hops_summing = SUMMING["tree"]
 
     @staticmethod
     def scratch_bytes(length: int, size: int) -> int:

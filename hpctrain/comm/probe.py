@@ -1,0 +1,109 @@
+"""Short measurements of a group's links and additions: seconds, the same numbers on every rank."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from hpctrain.comm.group import Group
+from hpctrain.kernels.reduce import add_into
+
+# Bytes of a message, and how often it is timed; one more goes before, which opens connections and empties what lets
+# short bursts pass faster than the wire.
+_SIZES = ((64, 21), (4 << 10, 11), (64 << 10, 5), (1 << 20, 3))
+_BUDGET_S = 0.2  # of one size: slower links are known well enough from shorter messages
+_TAG = 2  # as in `executor`: a tag of our own
+_STREAM = 32  # messages
+_ADDED = 1 << 18  # floats
+
+
+def add_seconds() -> float:
+    """Return the seconds a byte of adding one array to another on this rank."""
+    total, values = np.zeros(_ADDED, np.float32), np.zeros(_ADDED, np.float32)
+    add_into(total, values)
+    return statistics.median(_seconds(lambda: add_into(total, values)) for _ in range(5)) / total.nbytes
+
+
+def partners(group: Group, nodes: Sequence[int], same_node: bool) -> list[int | None]:
+    """Return each rank's partner for `link_times`, None for a rank that has none.
+
+    nodes  the node of each rank.  In a node they are two and two; of nodes, the first ranks of two and two nodes.
+    """
+    members: dict[int, list[int]] = {}
+    for rank, node in enumerate(nodes):
+        members.setdefault(node, []).append(rank)
+    lines = list(members.values()) if same_node else [[ranks[0] for ranks in members.values()]]
+    found: list[int | None] = [None] * group.size
+    for line in lines:
+        for left, right in zip(line[::2], line[1::2], strict=False):
+            found[left], found[right] = right, left
+    return found
+
+
+def link_times(group: Group, partner: int | None) -> tuple[list[int], list[float]]:
+    """Return sizes of messages in bytes and the seconds of an exchange of each; collective.
+
+    All ranks with a partner exchange with it at the same time, and the slowest pair counts.
+    """
+    sizes: list[int] = []
+    seconds: list[float] = []
+    for size, times in _SIZES:
+        if len(sizes) > 1 and seconds[-1] * size / sizes[-1] * (times + 1) > _BUDGET_S:
+            break
+        own = 0.0
+        if partner is not None:
+            sent, received = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
+            taken = [_seconds(lambda: _exchange(group, partner, sent, received)) for _ in range(times + 1)]  # noqa: B023
+            own = statistics.median(taken[1:])
+        group.barrier(patient=True)  # those without a partner must not take a core from those that have one
+        sizes.append(size)
+        seconds.append(max(group.all_gather_objects(own)))
+    return sizes, seconds
+
+
+def message_seconds(group: Group, partner: int | None) -> float:
+    """Return the seconds that a short message takes of its two ranks' cores, from many at a time; collective."""
+    own = 0.0
+    if partner is not None:
+        sent, received = np.zeros(_STREAM, np.uint8), np.zeros(_STREAM, np.uint8)
+        own = statistics.median(_seconds(lambda: _stream(group, partner, sent, received)) for _ in range(5)) / _STREAM
+    group.barrier(patient=True)
+    return max(group.all_gather_objects(own))
+
+
+def call_times(group: Group, calls: Sequence[Callable[[], None]], rounds: int) -> list[float]:
+    """Return the median seconds of each collective call, made in turn `rounds` times after once untimed; collective.
+
+    The slowest rank's time counts.
+    """
+    times = np.zeros((rounds + 1, len(calls)))
+    for line in times:
+        for number, call in enumerate(calls):
+            group.barrier()
+            line[number] = _seconds(call)
+    slowest = np.max(group.all_gather_objects(times), axis=0)
+    return [float(value) for value in np.median(slowest[1:], axis=0)]
+
+
+def _exchange(group: Group, partner: int, sent: np.ndarray, received: np.ndarray) -> None:
+    receiving = group.receive(received, partner, _TAG)
+    sending = group.send(sent, partner, _TAG)
+    receiving.wait()
+    sending.wait()
+
+
+def _stream(group: Group, partner: int, sent: np.ndarray, received: np.ndarray) -> None:
+    """Send and receive so many messages of one byte, all under way together."""
+    receiving = [group.receive(received[number : number + 1], partner, _TAG) for number in range(_STREAM)]
+    sending = [group.send(sent[number : number + 1], partner, _TAG) for number in range(_STREAM)]
+    for request in (*receiving, *sending):
+        request.wait()
+
+
+def _seconds(call: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start

@@ -1,0 +1,74 @@
+"""`Machine`: how quick its links and its additions are, as measured; plain numbers, to be kept in a file."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Link:
+    """How long two ranks take to exchange messages of some lengths: both send and both receive at the same time.
+
+    sizes     bytes of a message, ascending, two of them or more
+    seconds   of an exchange, for each size
+
+    Between the sizes the time is taken to lie on a line; libraries change their ways of sending with the size, so that
+    one latency and one rate for all would be far off.
+    """
+
+    sizes: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    def time(self, size: float) -> float:
+        """Return the seconds of a message of `size` bytes; beyond the largest that was measured by the last rate."""
+        place = min(max(bisect_left(self.sizes, size), 1), len(self.sizes) - 1)
+        (left, right), (before, after) = self.sizes[place - 1 : place + 1], self.seconds[place - 1 : place + 1]
+        return max(before + (after - before) * (size - left) / (right - left), self.seconds[0])
+
+    @property
+    def byte_s(self) -> float:
+        """Seconds a byte of long messages."""
+        return max(self.seconds[-1] - self.seconds[-2], 0.0) / (self.sizes[-1] - self.sizes[-2])
+
+    def busy(self, size: float) -> float:
+        """Return the part of `time` in which nobody else's message can pass: the rest is waiting for the first byte."""
+        return min(size * self.byte_s, self.time(size))
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The measured speeds of a cluster.
+
+    inside      messages between ranks of a node; None where no two share one
+    between     messages between nodes, one rank of each sending; None where there is one node
+    add_byte_s  seconds a byte of adding what has come in to what is there
+    message_s   seconds that a message takes of the cores of its two ranks together, however short it is
+    """
+
+    inside: Link | None
+    between: Link | None
+    add_byte_s: float
+    message_s: float = 0.0
+
+    def link(self, same_node: bool) -> Link:
+        """Return the link of two ranks, those of one node if asked for; the other kind where one was not measured."""
+        first, second = (self.inside, self.between) if same_node else (self.between, self.inside)
+        found = first or second
+        if found is None:
+            raise ValueError("a machine of one rank has no links")
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, which JSON can hold."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Machine:
+        """Return the machine that `to_dict` was called on."""
+        links = {
+            name: None if (link := values[name]) is None else Link(tuple(link["sizes"]), tuple(link["seconds"]))
+            for name in ("inside", "between")
+        }
+        return cls(**links, add_byte_s=values["add_byte_s"], message_s=values["message_s"])

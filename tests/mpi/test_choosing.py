@@ -1,0 +1,124 @@
+"""The choice of a collective on several ranks, as if each node had so many: measured once, agreed, kept."""
+
+import json
+
+import numpy as np
+import pytest
+
+from hpctrain.comm import join
+from hpctrain.comm.collectives import COLLECTIVES
+from hpctrain.comm.collectives.choice import allocate
+from hpctrain.comm.mpi_group import MpiGroup
+from hpctrain.nn.flat import TAIL, WEIGHT
+from hpctrain.strategies import choosing, known_clusters
+from hpctrain.strategies.all_reduce import AllReduce
+from hpctrain.strategies.choosing import Choice, choose
+
+pytestmark = pytest.mark.mpi(min_size=2)
+LENGTH = 5000
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Rank 0's folder, empty; the others have none of their own."""
+    path = join().broadcast_object(tmp_path)
+    monkeypatch.setattr(known_clusters, "cache_dir", lambda: path)
+    return path
+
+
+def world(ranks_a_node):
+    from mpi4py import MPI
+
+    join()
+    return MpiGroup(MPI.COMM_WORLD, ranks_a_node=ranks_a_node)
+
+
+@pytest.mark.parametrize("ranks_a_node", [1, 2])
+def test_it_is_measured_once_and_every_rank_has_the_same(folder, ranks_a_node, monkeypatch):
+    group = world(ranks_a_node)
+    buffer = allocate("auto", group, LENGTH)
+    choice, said = choose(group, buffer, LENGTH, None)
+    assert group.all_gather_objects(choice) == [choice] * group.size
+    assert choice.collective in COLLECTIVES
+    assert not buffer.any()
+    if group.nodes == 1:
+        assert (choice.collective, said) == ("window", [])
+        return
+    assert "native" in said[0]
+    assert "measured in" in said[0]
+    assert choice.collective in said[0]
+    if group.rank == 0:
+        (file,) = (folder / "clusters").iterdir()
+        times = json.loads(file.read_text())["sizes"][str(LENGTH.bit_length())]["times"]
+        assert {"native", "window"} < {name for name, *_ in times}
+        assert [choice.collective, choice.chunk_bytes] == min(times, key=lambda entry: entry[2])[:2]
+    monkeypatch.setattr(choosing, "_measured", None)  # it would be an error to measure again
+    again, said = choose(group, buffer, LENGTH - 1, None)
+    assert again == choice
+    assert "as measured before" in said[0]
+
+
+def test_a_run_goes_on_with_what_it_began_with_while_the_ranks_are_where_they_were(folder, monkeypatch):
+    group = world(1)
+    buffer = np.zeros(LENGTH, np.float32)
+    ranks = f"{group.size} x 1"
+    monkeypatch.setattr(choosing, "_measured", lambda *_: {("native", 0): 2.0, ("tree", 4096): 1.0, ("window", 0): 3.0})
+    monkeypatch.setattr(known_clusters.KnownCluster, "keep", lambda *_: None)
+    before = Choice(collective="ring", ranks=ranks)
+    assert choose(group, buffer, LENGTH, before) == (before, [])
+    choice, said = choose(group, buffer, LENGTH, Choice(collective="ring", ranks="17 x 4"))
+    assert choice == Choice(collective="tree", chunk_bytes=4096, ranks=ranks)
+    assert said[0] == (
+        f"the collective is chosen anew (ranks were 17 x 4, are {ranks}): sums agree to rounding, not bit for bit"
+    )
+
+
+class Model:
+    def __init__(self, group):
+        self.params = np.zeros(LENGTH, np.float32)
+        self.grad_buffer = AllReduce().allocate_gradients(group, LENGTH + TAIL)
+        self.grads, self.tail = self.grad_buffer[:-TAIL], self.grad_buffer[-TAIL:]
+        self.table, self.ready_offsets = None, ()
+
+    def update_state(self, rows):
+        pass
+
+
+class Sum:
+    slots = ()
+    ema = None
+
+    def bound(self, params, grads, slots, table):
+        return lambda lr, step, scale: np.copyto(params, grads)
+
+
+def test_a_run_writes_its_choice_into_its_options_and_goes_on_with_it(folder):
+    group = world(1)
+    run = AllReduce().bind(group, Model(group), Sum(), None)
+    assert "measured in" in run.said[0]
+    assert run.taken.chosen.ranks == f"{group.size} x 1"
+    assert run.taken.chosen.collective in run.describe()
+    chosen = Choice(collective="tree", chunk_bytes=1024, ranks=f"{group.size} x 1")
+    model = Model(group)
+    again = AllReduce(chosen=chosen).bind(group, model, Sum(), None)
+    assert (again.said, again.taken.chosen) == ((), chosen)
+    assert "tree" in again.describe()
+    model.grads[:] = np.arange(LENGTH) % 100
+    model.tail[WEIGHT] = 1
+    again.step(0, 0.1)
+    np.testing.assert_array_equal(model.params, group.size * (np.arange(LENGTH) % 100))
+    for each in (run, again):
+        each.close()
+
+
+def test_a_file_that_cannot_be_read_is_measured_anew(folder):
+    group = world(1)
+    buffer = np.zeros(100, np.float32)
+    choose(group, buffer, 100, None)
+    for text in ("", "[]", '{"machine": 3}', '{"machine": {"inside": null, "between": null, "add_byte_s": 1}}'):
+        if group.rank == 0:
+            (file,) = (folder / "clusters").iterdir()
+            file.write_text(text)
+        group.barrier()
+        cluster = known_clusters.KnownCluster(group, f"{group.size} x 1")
+        assert (cluster.machine, cluster.times(100)) == (None, {})

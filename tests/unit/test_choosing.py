@@ -1,0 +1,52 @@
+"""Which schedules are worth trying on which cluster, and how places of ranks are written."""
+
+from dataclasses import replace
+
+import pytest
+
+from hpctrain.plan.machine import Link, Machine
+from hpctrain.strategies.choosing import ranks_text, window_chunk, worth_trying
+
+
+def cluster(latency_s, gbit):
+    link = Link((0, 10**6), (latency_s, latency_s + 8e-3 / gbit))
+    return Machine(inside=None, between=link, add_byte_s=1e-10)
+
+
+def names(machine, nodes, length):
+    return [name for _, (name, _) in worth_trying(machine, nodes, length)]
+
+
+def test_long_buffers_go_by_the_least_bytes_and_short_ones_by_the_fewest_messages():
+    nodes = range(6)  # no power of two: halving has to fold two ranks into others
+    assert names(cluster(1e-5, 1), nodes, 10**7)[0] == "ring"
+    assert names(cluster(1e-3, 100), nodes, 100)[0] in ("tree", "halving_doubling")
+    assert "ring" not in names(cluster(1e-3, 100), range(33), 100)
+
+
+def test_schedules_of_too_many_moves_are_left_out():
+    assert "ring" in names(cluster(1e-6, 0.1), range(64), 10**5)
+    assert "ring" not in names(cluster(1e-6, 0.1), range(200), 10**5)
+
+
+def test_chunks_are_small_where_only_the_wire_counts_and_large_where_messages_cost():
+    nodes = [0, 0, 1, 1, 2, 2]
+    adding = replace(cluster(1e-5, 1), add_byte_s=7e-9)  # nearly as slow as the wire: to be done while that is busy
+    messages = replace(adding, message_s=2e-3)
+    (_, (_, small)), (_, (_, large)) = worth_trying(adding, nodes, 10**5)[0], worth_trying(messages, nodes, 10**5)[0]
+    assert small < large
+    assert window_chunk(adding, range(3), 10**5) < window_chunk(messages, range(3), 10**5)
+    assert window_chunk(adding, nodes, 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("nodes", "text"),
+    [
+        ([0], "1 x 1"),
+        ([0, 0, 1, 1, 2, 2, 3, 3], "4 x 2"),
+        ([0, 0, 0, 1, 1, 2, 2], "1 x 3 + 2 x 2"),
+        ([0, 1, 0, 1], "0 1 0 1"),
+    ],
+)
+def test_places_of_ranks(nodes, text):
+    assert ranks_text(nodes) == text
