@@ -18,9 +18,12 @@ from common import Record, size_text, time_text
 from hpctrain.comm import Group
 from hpctrain.comm.collectives import COLLECTIVES
 from hpctrain.comm.collectives.choice import AUTO, allocate
+from hpctrain.comm.executor import CHUNK_BYTES
+from hpctrain.comm.schedules import SUMMING
 from hpctrain.errors import UserError
 from hpctrain.monitor.words import counted
-from hpctrain.strategies.choosing import choose
+from hpctrain.plan.cost import price, programs
+from hpctrain.strategies.choosing import choose, measure_machine
 
 NATIVE, GLOO = "MPI_Allreduce", "gloo"
 SIZES = tuple(2**power for power in range(10, 29, 2))  # bytes: 1 KB, 4 KB, ... 256 MB
@@ -38,7 +41,8 @@ ours: above 1 ours is faster.  GB/s is the message's bytes over our time.  With 
 how well ranks share a core, not how fast the machine is.  "auto" is what a run takes by default for such a buffer.
 Limits: in a node each byte of the sum is read from every rank's buffer and written to it (what stays in caches can be
 quicker); between nodes (--gbit, the rate of a node's link) each node has to send 2 (H - 1) / H of the buffer.
-Records: case, peer, ours_s, peer_s, ratio, algorithm, chosen, bytes, ranks, nodes, library, limit_s."""
+"priced" is what the cost model makes of a schedule from a short measurement of links and additions, over the time.
+Records: case, peer, ours_s, peer_s, ratio, algorithm, chosen, bytes, ranks, nodes, library, limit_s, priced_s."""
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -103,9 +107,16 @@ def main(group: Group, args: argparse.Namespace) -> None:
         print(f"{title}, {args.pairs} rounds a size", flush=True)
     gloo = Gloo(group, args.peer_python) if args.peer_python is not None else None
     memory_s = sweep_seconds(group)
+    nodes = group.all_gather_objects(group.node)
+    machine = measure_machine(group, nodes) if group.size > 1 else None
     records: list[Record] = []
     for size in args.sizes:
         records += measure(group, size, gloo, memory_s, args)
+    for record in records:
+        record["priced_s"] = None
+        if machine is not None and record["algorithm"] in SUMMING:
+            parts = programs(SUMMING[record["algorithm"]], group.size, record["bytes"] // 4, CHUNK_BYTES)
+            record["priced_s"] = price(parts, nodes, machine)
     if gloo is not None:
         gloo.close()
     columns = {
@@ -117,6 +128,7 @@ def main(group: Group, args: argparse.Namespace) -> None:
         "ratio": lambda record: f"{record['ratio']:.2f}",
         "GB/s": lambda record: f"{record['bytes'] / record['ours_s'] / 1e9:.2f}",
         "of limit": lambda record: f"{record['ours_s'] / record['limit_s']:.2f}" if record["limit_s"] else "",
+        "priced": lambda record: f"{record['priced_s'] / record['ours_s']:.2f}" if record["priced_s"] else "",
     }
     common.report(group, title, records, columns, args)
     if args.plot is not None and group.rank == 0:
