@@ -7,9 +7,11 @@ the processor spends more time on their addresses than on their contents; Linux 
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import re
 import resource
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,11 @@ def parse_bytes(text: str) -> int:
         raise ValueError('must be a size: "512 MB", "2 GB"')
     power = "kmgt".index(match[2][0]) + 1
     return int(float(match[1]) * (1024 if match[2].endswith("i") else 1000) ** power)
+
+
+def bytes_text(size: int) -> str:
+    """Return a number of bytes as `parse_bytes` reads it back: "64 MB", "2500 kB"; whole thousands alone are exact."""
+    return f"{size // 10**6} MB" if size % 10**6 == 0 else f"{max(1, size // 1000)} kB"
 
 
 def aligned_zeros(count: int, dtype: Any = np.float32) -> np.ndarray:
@@ -90,6 +97,37 @@ def resident_bytes() -> int:
 def peak_bytes() -> int:
     """Return the most memory that this process has held; not what the process that started it did before that."""
     return _status("VmHWM:") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def private_bytes() -> int | None:
+    """Return what this process holds of memory that is no file's: its own, and windows that ranks share.
+
+    The pages of mapped files, which the system can take back at any time, are not in it.  None where nobody tells.
+    """
+    anonymous, shared = _status("RssAnon:"), _status("RssShmem:")
+    return None if anonymous is None or shared is None else anonymous + shared
+
+
+class PrivatePeak:
+    """The most of `private_bytes` that was seen; the system keeps no account of it, so somebody has to look."""
+
+    def __init__(self) -> None:
+        self._most: int | None = None
+        self._looked_s = -math.inf
+
+    def look(self, every_s: float = 0.0) -> int | None:
+        """Look now, unless somebody has within `every_s`; return the most that was seen, None where nobody tells."""
+        now = time.monotonic()
+        if now - self._looked_s >= every_s:
+            self._looked_s = now
+            found = private_bytes()
+            if found is not None:
+                self._most = max(found, self._most or 0)
+        return self._most
+
+
+private_peak = PrivatePeak()
+"""Of this process."""
 
 
 def _status(key: str) -> int | None:

@@ -34,6 +34,7 @@ def join() -> Group:
         from hpctrain.comm.single_group import SingleGroup
 
         return SingleGroup()
+    from hpctrain.comm.ending import Ending
     from hpctrain.comm.mpi_group import MpiGroup, library_name
 
     library = library_name()
@@ -42,7 +43,10 @@ def join() -> Group:
     world = _start(mpi)
     if world.Get_size() == 1 and found.size > 1:
         raise _mismatch(found, library, "sees a world of 1")
-    return MpiGroup(world)
+    group = MpiGroup(world)
+    if group.size > 1:
+        group.ending = Ending(world)
+    return group
 
 
 def _load_mpi() -> ModuleType:

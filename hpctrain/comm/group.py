@@ -13,6 +13,7 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
+from hpctrain.comm.ending import Ending
 from hpctrain.errors import HpctrainError, UserError
 from hpctrain.memory import aligned_zeros
 
@@ -46,6 +47,7 @@ class Group(ABC):
     nodes: int
     hostname: str
     library: str  # name and version of the MPI library, "none" without one
+    ending: Ending | None = None  # of the group of all launched ranks, where they are several
 
     def allocate(self, count: int, dtype: Any = np.float32) -> np.ndarray:
         """Return a zeroed 1-D array of `count` elements that starts on a 64-byte boundary."""

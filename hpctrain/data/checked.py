@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from hpctrain.data.values import (
@@ -19,9 +23,32 @@ from hpctrain.data.values import (
 )
 
 
+def blaming_changes(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a source's method: where it fails and a file has changed meanwhile, that is the error.
+
+    Half of the old numbers and half of the new ones may look like anything: NaN, bad labels, damaged chunks.
+    """
+
+    @functools.wraps(method)
+    def watched(self: Checked, *args: Any, **options: Any) -> Any:
+        try:
+            return method(self, *args, **options)
+        except Exception:
+            self.check_files()
+            raise
+
+    return watched
+
+
 class Checked:
     """Checks of rows that a source has read."""
 
+    def check_files(self) -> None:
+        """Raise a `UserError` where a file that is open has changed since the source was made."""
+        if self._open is not None:
+            self._open.stamp.check()
+
+    @blaming_changes
     def check_values(self, inputs: np.ndarray, targets: np.ndarray, weight: np.ndarray, first_row: int) -> None:
         """Raise `UserError` for NaN or infinity, a negative label that counts or no token; names the first such row.
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from hpctrain.data.fields.expression import Expression, parse
 from hpctrain.data.filters import check_filters
-from hpctrain.data.virtual import check_virtual
+from hpctrain.data.virtual import files_behind
 from hpctrain.errors import UserError, nearest
 
 _LISTED = 40  # names in a message
@@ -27,12 +27,14 @@ class Found:
     path        from the file or group that it was looked for in
     expression  what is taken of it
     where       the job's key and text, for errors: "data.input = 'x'"
+    behind      files beside the one it was looked for in, in which its numbers stand
     """
 
     path: str
     dataset: h5py.Dataset
     expression: Expression
     where: str
+    behind: tuple[str, ...] = ()
 
 
 def find_datasets(root: h5py.Group, text: str, key: str, several: bool = False) -> list[Found]:
@@ -55,12 +57,13 @@ def find_datasets(root: h5py.Group, text: str, key: str, several: bool = False) 
             raise _missing(root, expression.path, f"{where} fits nothing", several)
     else:
         datasets = _at(root, expression.path, where, several)
-    for _, dataset in datasets:
+    own = root.file.filename
+    found = []
+    for path, dataset in datasets:
         _check_shape(dataset, where)
         check_filters(dataset, where)
-        if dataset.is_virtual:
-            check_virtual(dataset, where)
-    return [Found(path.strip("/"), dataset, expression, where) for path, dataset in datasets]
+        found.append(Found(path.strip("/"), dataset, expression, where, files_behind(dataset, own, where)))
+    return found
 
 
 def natural(name: str) -> list[str | int]:

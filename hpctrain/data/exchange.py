@@ -6,8 +6,10 @@ another rank holds arrive by an exchange, which all ranks work out by themselves
 
 from __future__ import annotations
 
+import contextlib
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +17,8 @@ import numpy as np
 from hpctrain.comm.group import Group, Request
 from hpctrain.data.format import Arrays, RowFormat
 from hpctrain.data.order import EpochOrder
-from hpctrain.data.sharding import worker_range
+from hpctrain.data.sharding import own_shares, worker_range
+from hpctrain.errors import UserError
 from hpctrain.kernels.rows import assemble_rows, pack_rows, plan_window
 from hpctrain.kernels.select import copy_rows
 
@@ -73,7 +76,11 @@ class Held:
     firsts  (chunks + 1,) int64: chunk c has the examples firsts[c] .. firsts[c + 1]
     owners  (chunks,) int64: the rank that holds a chunk
     bases   (chunks,) int64: of a chunk that this rank holds, the row of `words` at which it begins
+
+    `may_fail`: whether `hold` may raise a `UserError`, on any rank.
     """
+
+    may_fail = False
 
     def __init__(self, words: Arrays, firsts: np.ndarray, owners: np.ndarray, bases: np.ndarray) -> None:
         self.words, self.firsts, self.owners, self.bases = words, firsts, owners, bases
@@ -97,7 +104,12 @@ class Window(ABC):
 
     @abstractmethod
     def wait(self) -> None:
-        """Return when the rows are here, or none are under way."""
+        """Return when the rows are here, or none are under way; raises what went wrong on this rank."""
+
+    def settle(self) -> None:
+        """Return when nothing is under way any more; what went wrong does not matter."""
+        with contextlib.suppress(Exception):
+            self.wait()
 
     @abstractmethod
     def test(self) -> None:
@@ -118,10 +130,15 @@ class Feed:
 
     windows: tuple[Window, Window]
 
+    @property
+    def may_fail(self) -> bool:
+        """Whether `begin` or a window's `wait` may raise a `UserError` on some ranks alone."""
+        return False
+
     def begin(self, order: EpochOrder, position: int) -> None:
         """Get ready for an epoch, from a position on."""
         for window in self.windows:
-            window.wait()
+            window.settle()
 
 
 @dataclass(frozen=True)
@@ -137,10 +154,15 @@ class ExchangeFeed(Feed):
         out = steps.format.empty(steps.most)
         return cls((ExchangeWindow(steps, held, out), ExchangeWindow(steps, held, out)), held)
 
+    @property
+    def may_fail(self) -> bool:
+        """Whether the rows that ranks hold may fail to come."""
+        return self.held.may_fail
+
     def begin(self, order: EpochOrder, position: int) -> None:
         """Get ready for an epoch, from a position on."""
         for window in self.windows:
-            window.wait()
+            window.settle()
             window.forget()
         self.held.begin(order, position)
 
@@ -168,6 +190,7 @@ class ExchangeWindow(Window):
         self._send_rows, self._receive_rows, self._cursor = np.zeros((3, size), np.int64)
         self._shares: list[tuple[np.ndarray, np.ndarray]] = []
         self._request: Request | None = None
+        self._failure: UserError | None = None  # of the window that is under way
         self._waited_s = 0.0
         self._done = 0  # what was needed before this position is not needed any more when this window starts anew
 
@@ -180,7 +203,12 @@ class ExchangeWindow(Window):
         if lo >= hi:
             return
         started = time.perf_counter()
-        held.hold(hi)
+        try:
+            held.hold(hi)
+        except UserError as error:
+            # The others are about to exchange rows with this rank: they get whatever stands there, and in `wait` learn
+            # that it is nothing.
+            self._failure = error
         self._waited_s += time.perf_counter() - started
         ids = order.fill(lo, self._ids[: hi - lo])
         leaving = plan_window(
@@ -228,10 +256,13 @@ class ExchangeWindow(Window):
             self._request = None
 
     def wait(self) -> None:
-        """Return when the exchange is complete, or none is under way."""
+        """Return when the exchange is complete, or none is under way; raises what kept this rank's rows away."""
         if self._request is not None:
             self._request.wait()
             self._request = None
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def take_waited(self) -> float:
         """Return the seconds that `start` waited since the last call."""
@@ -244,15 +275,16 @@ class ExchangeWindow(Window):
 
 
 class OwnWindow(Window):
-    """A window whose rows this rank holds itself: an even share of them in each step, whatever the others hold.
+    """A window whose rows this rank holds itself: its part of each step.
 
     words  of the rows that are held
     ids    (rows,) int64: their example ids
+    used   (steps + 1,) int64: how many of them are used before each step, see `sharding.own_shares`
     """
 
-    def __init__(self, steps: Steps, words: Arrays, ids: np.ndarray) -> None:
-        self._steps, self._words, self._ids = steps, words, ids
-        most = -(-len(ids) // steps.per_epoch)
+    def __init__(self, steps: Steps, words: Arrays, ids: np.ndarray, used: np.ndarray) -> None:
+        self._steps, self._words, self._ids, self._used = steps, words, ids, used
+        most = int(np.diff(used).max())
         self._out = steps.format.empty(most)
         self._rows, self._chosen = np.empty((2, most), np.int64)
         self._order: EpochOrder | None = None
@@ -270,13 +302,31 @@ class OwnWindow(Window):
 
     def rows(self, step: int) -> tuple[np.ndarray, Arrays]:
         """Put a step's rows together; see `Window.rows`."""
-        held, per_epoch, step = len(self._ids), self._steps.per_epoch, self._first + step
-        lo, hi = held * step // per_epoch, held * (step + 1) // per_epoch
+        lo, hi = self._used[self._first + step : self._first + step + 2].tolist()
         rows = self._order.fill(lo, self._rows[: hi - lo])
         inputs, targets, stored = (array[: hi - lo] for array in self._out)
         for array, out in zip(self._words, self._steps.format.words(inputs, targets, stored), strict=True):
             copy_rows(array, rows, out)
         return np.take(self._ids, rows, out=self._chosen[: hi - lo]), (inputs, targets, stored)
+
+
+@dataclass(frozen=True)
+class OwnFeed(Feed):
+    """Rows that this rank holds itself, without any from others.
+
+    rows  that it holds
+    most  of a step, at most
+    """
+
+    rows: int
+    most: int
+
+    @classmethod
+    def of(cls, steps: Steps, words: Arrays, ids: np.ndarray, held: Sequence[int]) -> OwnFeed:
+        """Make the windows; `held` are the rows of each rank."""
+        used = own_shares(held, steps.group.rank, steps.batch)
+        windows = (OwnWindow(steps, words, ids, used), OwnWindow(steps, words, ids, used))
+        return cls(windows, len(ids), int(np.diff(used).max()))
 
 
 def warm_up(form: RowFormat) -> None:

@@ -177,6 +177,7 @@ def _labels(sources: list[Hdf5Source], few: bool) -> dict[str, object]:
                 row = lo + int(at[first]) // form.target_width
                 low = _label(source, int(labels[first]), row)
                 if low.value < 0:
+                    source.check_files()
                     raise bad_label(source.stored_label(row, low.value), low.place)
             first = int(np.argmax(labels))
             if high is None or labels[first] > high.value:

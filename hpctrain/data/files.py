@@ -154,13 +154,18 @@ def _no_match(entry: str, path: str) -> UserError:
 def check_file(path: str) -> None:
     """Raise a `UserError` unless the path is a readable, nonempty HDF5 file."""
     if not os.path.exists(path):
-        folder, name = os.path.split(path)
+        folder, name = os.path.split(os.path.abspath(path))
         hint = "in a job file, relative paths start at the job file's folder; on the command line, at the current one"
         if not os.path.isdir(folder):
-            raise UserError(f"data file not found: {path}", found=f"there is no folder {folder}", hint=hint)
+            found = f"there is no folder {folder}"
+            if os.path.islink(folder):
+                found = f"{folder} is a symbolic link to {os.readlink(folder)}, which is not there"
+            raise UserError(f"data file not found: {path}", found=found, hint=hint)
         if os.path.islink(path):
             raise UserError(
-                f"data file not found: {path}", found=f"it is a link to {os.readlink(path)}, which is not there"
+                f"data file not found: {path}",
+                found=f"it is a symbolic link to {os.readlink(path)}, which is not there",
+                hint="put the file back there, or make the link anew (ln -sfn); rm takes it away",
             )
         # Compared without their endings, which make all names alike; of several files with one stem, HDF5 files count.
         others = sorted(os.listdir(folder), key=lambda other: (other.endswith((".h5", ".hdf5")), other))

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from hpctrain.data.checked import Checked
+from hpctrain.data.checked import Checked, blaming_changes
 from hpctrain.data.fields.categories import Categories
 from hpctrain.data.fields.examples import Windows, examples_of
 from hpctrain.data.fields.field import Field
@@ -247,6 +247,7 @@ class Hdf5Source(Access, PreparedRows, Checked):
         self.read_into(lo, *arrays)
         return arrays
 
+    @blaming_changes
     def read_into(
         self, lo: int, inputs: np.ndarray | None, targets: np.ndarray, weight: np.ndarray | None = None
     ) -> None:
@@ -275,6 +276,7 @@ class Hdf5Source(Access, PreparedRows, Checked):
         """Return room for the weights and the mask of so many rows."""
         return {key: np.empty((rows, math.prod(field.shape)), np.float32) for key, field in self._weights.items()}
 
+    @blaming_changes
     def stored_weight(self, lo: int, hi: int, inputs: np.ndarray | None = None) -> np.ndarray:
         """Return the weights of the rows lo..hi, float32 (rows, weight_words): 0 also where a row will be dropped.
 
@@ -294,6 +296,7 @@ class Hdf5Source(Access, PreparedRows, Checked):
             weight[np.isnan(inputs).reshape(rows, -1).any(axis=1)] = 0
         return weight
 
+    @blaming_changes
     def stored(self, role: str, lo: int, hi: int) -> np.ndarray:
         """Return "inputs" or "targets" of the rows lo..hi before preparation: (hi - lo, *shape) of `stored_type`.
 

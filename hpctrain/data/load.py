@@ -30,8 +30,10 @@ from hpctrain.data.stream import StreamedShard
 from hpctrain.data.ways import MAPPED, MEMORY, STREAMED, Ways, budget, choose
 from hpctrain.errors import UserError
 from hpctrain.kernels.rows import first_nonfinite_row
+from hpctrain.memory import private_peak
 
 PARTS = ("train", "validation", "test")  # in the order of sharding's codes
+_LOOK_S = 0.05  # how often memory is looked at meanwhile
 _PARTS_BLOCK = 1 << 20  # rows whose parts are worked out at a time
 
 Progress = Callable[[float], None]
@@ -194,9 +196,7 @@ def _shards(
         made = filler.shards(group)
         shards |= {part: replace(made[code], cuts=cuts.get(code)) for part, code in kept.items()}
     streamed = {part: code for part, code in plan.parts.items() if ways.of[part] == STREAMED}
-    readers = (
-        np.full((len(plan.bounds) - 1, 2), (0, 1 if distribute == "scatter" else group.size)) if streamed else None
-    )
+    readers = _readers(plan, distribute, group.size) if streamed else None
     for part, code in streamed.items():
         reads = group.rank == 0 or distribute != "scatter"
         table = (plan.bounds, cuts[code], plan.split, code, readers)
@@ -204,7 +204,7 @@ def _shards(
     mapped = {part: code for part, code in plan.parts.items() if ways.of[part] == MAPPED}
     if mapped:
         with group.agreed():
-            maps = FileMaps(plan.places, plan.format.input_size)
+            maps = FileMaps(plan.places, plan.format.input_size, source.stamps)
             targets, stored = _read_targets(source)
         for part, code in mapped.items():
             rows, count = PartRows.of(plan.split, code), plan.split.counts[code]
@@ -247,6 +247,7 @@ class _Reading:
         self._rows = sum(row_range(plan.rows, 0, readers)[1] for plan in self.plans)
 
     def _report(self, rows: int) -> None:
+        private_peak.look(_LOOK_S)
         self._done += rows
         if self.progress and self.group.rank == 0:
             self.progress(min(1.0, self._done / self._rows))  # shares of a node's own files may be larger

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 
@@ -68,11 +69,10 @@ class BatchLoader:
         window = _window_steps(shard.format, shard.total, batch, window_bytes)
         self.steps = Steps(group, shard.format, shard.total, batch, unit, window)
         self.steps_per_epoch = self.steps.per_epoch
-        self._held = shard.held_rows if shuffle == "local" else 0
-        most = self.steps.most
+        self._ordered, most = shard.total, self.steps.most  # how many rows each epoch puts in order
         if shuffle == "local":
             self._feed = shard.own_feed(self.steps)
-            most = -(-self._held // self.steps.per_epoch)
+            self._ordered, most = self._feed.rows, self._feed.most
         else:
             self._feed = shard.feed(self.steps, self.chunks)
         self._weight = shard.format.full_weight(most)
@@ -84,10 +84,10 @@ class BatchLoader:
         A batch's arrays are valid until the next one is asked for.  One epoch at a time; close the iterator (all ranks
         at the same step) to end early.  `Batch.step` is epoch * steps_per_epoch + step within the epoch.
         """
-        count = self._held if self.shuffle == "local" else self.shard.total
-        order = EpochOrder(count, self.seed, epoch, self.shuffle, self.chunks, self.group.rank)
+        order = EpochOrder(self._ordered, self.seed, epoch, self.shuffle, self.chunks, self.group.rank)
         window, following = self._feed.windows
-        self._feed.begin(order, min(first * self.steps.batch, self.steps.total))
+        with self._agreed():
+            self._feed.begin(order, min(first * self.steps.batch, self.steps.total))
         try:
             window.start(order, first)
             for begin in range(first, self.steps_per_epoch, self.steps.window):
@@ -100,11 +100,16 @@ class BatchLoader:
                 window, following = following, window
         finally:
             for each in self._feed.windows:
-                each.wait()
+                each.settle()
+
+    def _agreed(self) -> AbstractContextManager[None]:
+        """Make what goes wrong on one rank alone an error of all, where anything can."""
+        return self.group.agreed() if self._feed.may_fail else nullcontext()
 
     def _wait(self, window: Window) -> None:
         started = time.perf_counter()
-        window.wait()
+        with self._agreed():
+            window.wait()
         self.waited_s += time.perf_counter() - started + sum(each.take_waited() for each in self._feed.windows)
 
     def _make(self, window: Window, epoch: int, step: int, step_of_window: int) -> Batch:

@@ -7,6 +7,7 @@ as the verb `stage` makes them.  A shard that no node has a copy of is read from
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,6 +71,12 @@ def staged_files(files: list[str], staged: str | None) -> tuple[list[str], list[
     if staged is None:
         return files, list(range(len(files))), manifest
     place = Path(os.path.expandvars(os.path.expanduser(staged)))
+    if not place.is_dir():
+        raise UserError(
+            f"data.staged = {staged!r} is no folder on {socket.gethostname()}",
+            found=f"{place} is a file" if place.exists() else f"there is no {place}",
+            hint=f"copy the shards there first: python -m hpctrain stage {folder} --to {place}",
+        )
     copies = Manifest.load(place)
     if copies.shards != manifest.shards:
         raise UserError(

@@ -80,7 +80,14 @@ class Manifest:
         Raises `UserError` where there is none, it cannot be read, or is of a version that this program does not know.
         """
         path = Path(path)
-        path = path / MANIFEST if path.is_dir() else path
+        if path.is_dir():
+            path = path / MANIFEST
+        elif path.name != MANIFEST:
+            raise UserError(
+                f"{path} is no folder of shards",
+                found="a file" if path.exists() else "there is no such folder",
+                allowed="a folder that `python -m hpctrain shard FILES --shards N --out FOLDER` has written",
+            )
         try:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:

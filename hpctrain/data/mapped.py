@@ -17,7 +17,7 @@ import numpy as np
 from hpctrain.batch import Batch
 from hpctrain.comm.group import Group
 from hpctrain.data.exchange import Feed, Steps, Window
-from hpctrain.data.fields.opened import check_unchanged, stamp_of
+from hpctrain.data.fields.opened import Stamp
 from hpctrain.data.format import Arrays, RowFormat
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.data.mapping import MappedRows
@@ -31,17 +31,20 @@ WINDOW_BYTES = 4 << 20  # of a rank: what is gathered is used while it is in the
 
 
 class FileMaps:
-    """The inputs of a source as maps of its files."""
+    """The inputs of a source as maps of its files.
 
-    def __init__(self, places: list[MappedRows], width: int) -> None:
-        self._stamps = {place.path: stamp_of(place.path) for place in places}
+    stamps  what the files were when the source looked at them
+    """
+
+    def __init__(self, places: list[MappedRows], width: int, stamps: dict[str, Stamp]) -> None:
+        self._stamps = [stamps[place.path] for place in places]
         self.words = [place.open(width) for place in places]
         self.firsts = [place.first for place in places]
 
     def check(self) -> None:
         """Raise a `UserError` where a file is not what it was when it was opened."""
-        for path, stamp in self._stamps.items():
-            check_unchanged(path, stamp)
+        for stamp in self._stamps:
+            stamp.check()
 
 
 @dataclass(frozen=True)
@@ -102,20 +105,23 @@ class MappedShard(Shard):
         copy_rows(self._words[0], rows, targets)
         copy_rows(self._words[1], rows, stored)
         if bad >= 0:
+            self.maps.check()
             self.source.check_values(*(array[bad : bad + 1] for array in out), int(rows[bad]))
 
     def batches(self, rows: int) -> Iterator[Batch]:
         """Yield an even share of the part, this rank's, in order; the arrays are used again for the next batch."""
-        self.maps.check()
         lo, hi = row_range(self.total, self.group.rank, self.group.size)
         arrays, scratch = self.format.empty(rows), np.empty(rows, np.int64)
-        for at in range(lo, hi, rows):
-            ids = np.arange(at, min(at + rows, hi))
-            inputs, targets, stored = (array[: len(ids)] for array in arrays)
-            self.gather(ids, scratch[: len(ids)], (inputs, targets, stored))
-            weight = self.format.full_weight(len(ids))
-            self.format.spread(stored, weight)
-            yield Batch(inputs, targets, weight, ids, step=0, epoch=0)
+        with self.group.agreed():
+            self.maps.check()
+            for at in range(lo, hi, rows):
+                ids = np.arange(at, min(at + rows, hi))
+                inputs, targets, stored = (array[: len(ids)] for array in arrays)
+                self.gather(ids, scratch[: len(ids)], (inputs, targets, stored))
+                weight = self.format.full_weight(len(ids))
+                self.format.spread(stored, weight)
+                yield Batch(inputs, targets, weight, ids, step=0, epoch=0)
+            self.maps.check()
 
     def feed(self, steps: Steps, chunks: Chunks | None) -> Feed:
         """Return windows that are gathered by a thread."""
@@ -147,6 +153,11 @@ class MappedFeed(Feed):
 
     maps: FileMaps
 
+    @property
+    def may_fail(self) -> bool:
+        """Whether a file may have changed, or hold a bad number."""
+        return True
+
     def begin(self, order: EpochOrder, position: int) -> None:
         """Get ready for an epoch: the files must be what they were."""
         super().begin(order, position)
@@ -167,9 +178,9 @@ class _GatheredWindow(Window):
         """Let the thread gather the window; see `Window.start`."""
         lo, hi = self._steps.range(step)
         if lo < hi:
-            self._filled = self._thread.submit(self._fill, order, lo, self._steps.shares(hi - lo))
+            self._filled = self._thread.submit(self._fill, order, lo, hi, self._steps.shares(hi - lo))
 
-    def _fill(self, order: EpochOrder, first: int, shares: list[tuple[int, int]]) -> None:
+    def _fill(self, order: EpochOrder, first: int, stop: int, shares: list[tuple[int, int]]) -> None:
         done = 0
         self._shares = []
         for lo, hi in shares:
@@ -178,6 +189,8 @@ class _GatheredWindow(Window):
             done += hi - lo
         arrays = tuple(array[:done] for array in self._arrays)
         self._shard.gather(self._ids[:done], self._rows[:done], arrays)
+        if stop == self._steps.total:  # the epoch's last window
+            self._shard.maps.check()
 
     def wait(self) -> None:
         """Return when the window is filled; raises what went wrong."""

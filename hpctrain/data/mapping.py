@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 
 from hpctrain.data.fields.examples import RowExamples
-from hpctrain.data.fields.opened import Opened
+from hpctrain.data.fields.opened import Opened, Stamp
 from hpctrain.data.values import first_bad
 
 _CHUNK_BYTES = 256 << 10
@@ -53,6 +53,11 @@ class Access:
         """Return the numbers of windows, int64, in each run of each file: of two runs none have a row in common."""
         return self._examples.stretches()
 
+    @property
+    def stamps(self) -> dict[str, Stamp]:
+        """What each file was when the source was made, by its path."""
+        return self._layout.stamps
+
     def pieces(self) -> np.ndarray:
         """Return the rows at which chunks begin, int64, and the number of rows behind them.
 
@@ -87,7 +92,8 @@ class Access:
             opened = Opened(path, _CACHE_BYTES, self._layout.stamps.get(path))
             try:
                 (member,) = self._layout.members_of(field.find(opened.file, several=True))
-                offset = offset_of(member.dataset) if member.is_plain(np.float32) else None
+                is_here = member.dataset.file.filename == opened.path  # and not where a link leads to
+                offset = offset_of(member.dataset) if is_here and member.is_plain(np.float32) else None
             finally:
                 opened.close()
             if offset is None:

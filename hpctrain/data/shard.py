@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hpctrain.batch import Batch
-from hpctrain.data.exchange import ExchangeFeed, Feed, Held, OwnWindow, Steps
+from hpctrain.data.exchange import ExchangeFeed, Feed, Held, OwnFeed, Steps
 from hpctrain.data.format import RowFormat
 from hpctrain.data.order import Chunks
 from hpctrain.data.ways import Ways
@@ -58,12 +58,7 @@ class Shard(ABC):
     def feed(self, steps: Steps, chunks: Chunks | None) -> Feed:
         """Return what training takes its rows from; `chunks` are those of the order, where it goes by chunks."""
 
-    @property
-    def held_rows(self) -> int:
-        """Rows that this rank holds, where it holds any itself."""
-        raise TypeError("this rank holds no rows of its own")
-
-    def own_feed(self, steps: Steps) -> Feed:
+    def own_feed(self, steps: Steps) -> OwnFeed:
         """Return the rows that this rank holds, without any from other ranks."""
         raise TypeError("this rank holds no rows of its own")
 
@@ -150,16 +145,16 @@ class MemoryShard(Shard):
             owners, bases = self.pieces.owners, self.pieces.bases
         return ExchangeFeed.of(steps, Held(words, self.starts, owners, bases))
 
-    @property
-    def held_rows(self) -> int:
-        """Rows that this rank holds."""
-        return len(self)
-
-    def own_feed(self, steps: Steps) -> Feed:
+    def own_feed(self, steps: Steps) -> OwnFeed:
         """Return the rows that this rank holds."""
         words = self.format.words(self.inputs, self.targets, self.stored_weight)
-        ids = self.pieces.ids if self.pieces else np.arange(self.first, self.first + len(self))
-        return Feed((OwnWindow(steps, words, ids), OwnWindow(steps, words, ids)))
+        ids, sizes = np.arange(self.first, self.first + len(self)), np.diff(self.starts)
+        owners = np.arange(len(sizes))
+        if self.pieces is not None:
+            ids, owners = self.pieces.ids, self.pieces.owners
+        held = np.zeros(steps.group.size, np.int64)
+        np.add.at(held, owners, sizes)
+        return OwnFeed.of(steps, words, ids, held.tolist())
 
 
 def weighed_format(form: RowFormat) -> RowFormat:

@@ -1,11 +1,13 @@
 """Which row goes where: pure arithmetic on row numbers, seed and epoch.  No files, no communication, no stored index.
 
-Nothing here but `row_range` and `worker_range` knows the world size: parts and batches are the same on one rank and on
-a thousand.
+Nothing here but `row_range`, `worker_range` and `own_shares` knows the world size: parts and batches are the same on
+one rank and on a thousand.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +37,56 @@ def worker_range(batch_rows: int, rank: int, size: int, unit: int = 1) -> tuple[
     """
     lo, hi = row_range(-(-batch_rows // unit), rank, size)
     return min(lo * unit, batch_rows), min(hi * unit, batch_rows)
+
+
+def own_shares(held: Sequence[int], rank: int, batch: int) -> np.ndarray:
+    """Return how many of its own rows a rank has used before each step of an epoch, and after the last: int64.
+
+    held   rows that each rank holds: each works on its own alone
+    batch  rows of a step over all ranks; the last step has what is left
+
+    Row j of a rank with h rows has its time at (j + p) / h of the epoch, where the phases p in (0, 1) are apart for
+    ranks that hold as many rows; steps take the rows of all ranks in the order of time.  So every step but the last is
+    full, and a rank's rows are spread evenly.  All of it is exact, and a rank works out its own part.
+    """
+    size, own, total = len(held), held[rank], sum(held)
+    taken = np.minimum(batch * np.arange(-(-total // batch) + 1), total)
+    if size == 1:
+        return taken
+    phases = _phases(held)
+    expected = np.floor(taken * (own / total)).astype(np.int64)
+    slack = own * size // total + 3  # every other rank is at most one row ahead or behind
+    low, high = np.maximum(expected - slack, 0), np.minimum(expected + slack, own)
+    while (open_ := low < high).any():
+        middle = (low + high) // 2
+        is_before = open_ & (_place(held, phases, rank, middle) < taken)
+        low, high = np.where(is_before, middle + 1, low), np.where(open_ & ~is_before, middle, high)
+    return low
+
+
+def _phases(held: Sequence[int]) -> list[int]:
+    """Return for each rank an odd number below 2 x ranks: its phase in units of 1 / (2 x ranks)."""
+    size = len(held)
+    stride = next(step for step in range(max(1, round(0.618 * size)), 2 * size) if math.gcd(step, size) == 1)
+    phases = [0] * size
+    for place, rank in enumerate(sorted(range(size), key=lambda rank: (held[rank], rank))):
+        phases[rank] = 2 * (place * stride % size) + 1  # neighbours by number of rows are far apart
+    return phases
+
+
+def _place(held: Sequence[int], phases: Sequence[int], rank: int, rows: np.ndarray) -> np.ndarray:
+    """Return how many rows of all ranks come before some of a rank's rows, in the order of time."""
+    unit, own = 2 * len(held), held[rank]
+    whole, rest = np.divmod(unit * rows + phases[rank], own)  # the time, times 2 x ranks
+    before = rows.copy()
+    for other, count in enumerate(held):
+        if other == rank or not count:
+            continue
+        # Of the other's rows i those with (unit i + phase) / count < time; of equal times the smaller phase is first.
+        least, over = np.divmod(count * rest, own)
+        bound = count * whole + least - ((over == 0) & (phases[other] > phases[rank]))
+        before += np.clip((bound - phases[other]) // unit + 1, 0, count)
+    return before
 
 
 def check_fractions(validation: float, test: float) -> None:

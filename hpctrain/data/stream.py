@@ -26,7 +26,9 @@ from hpctrain.data.twin import Twin
 from hpctrain.kernels.chunks import place_chunks
 from hpctrain.kernels.rows import first_nonfinite_row
 from hpctrain.kernels.unshuffle import unshuffle
+from hpctrain.memory import private_peak
 
+_LOOK_S = 0.1  # how often the thread looks at how much memory there is
 _JUDGING_BYTES = 8 << 20  # a pool of rows that are only judged, in order
 
 
@@ -111,8 +113,11 @@ class _Epoch:
 class Pooled(Held):
     """This rank's chunks of two pools, read ahead by a thread; see `Held`.
 
-    Room for a pool is what the rank with most of it needs: of n rows on r readers, n / r and one chunk.
+    Reading them may fail.  Room for a pool is what the rank with most of it needs: of n rows on r readers, n / r and
+    one chunk.
     """
+
+    may_fail = True
 
     def __init__(self, shard: StreamedShard, chunks: Chunks) -> None:
         self._shard, self._chunks = shard, chunks
@@ -237,6 +242,7 @@ class Pooled(Held):
 
     def _read(self, chunk: int, out: Arrays) -> None:
         shard, source = self._shard, self._source
+        private_peak.look(_LOOK_S)
         lo, hi = int(shard.bounds[chunk]), int(shard.bounds[chunk + 1])
         if self._raw is None:
             source.read_into(lo, *out)

@@ -14,7 +14,7 @@ import numpy as np
 from hpctrain.data.direct import DirectRows, rows_of
 from hpctrain.data.fields.examples import RowExamples
 from hpctrain.data.fields.field import Field
-from hpctrain.data.fields.opened import Opened, check_unchanged
+from hpctrain.data.fields.opened import Opened
 from hpctrain.data.hdf5 import Hdf5Source
 
 _MOST_FILES = 128  # open at a time
@@ -69,6 +69,8 @@ class Twin(Hdf5Source):
         (member,) = self._layout.members_of(field.find(opened.file, several=True))
         if member.form.text or not member.is_plain(member.dataset.dtype):
             return None
+        if member.dataset.file.filename != opened.path:  # where a link leads to
+            return None
         if opened.path not in self._handles:
             self._handles[opened.path] = os.open(opened.path, os.O_RDONLY)
         return rows_of(member.dataset, self._handles[opened.path])
@@ -76,7 +78,7 @@ class Twin(Hdf5Source):
     def check_files(self) -> None:
         """Raise a `UserError` where a file that is open has changed since the source was made."""
         for opened in self._kept.values():
-            check_unchanged(opened.path, opened.stamp)
+            opened.stamp.check()
 
     def _forget(self, path: str) -> None:
         self._direct = {key: rows for key, rows in self._direct.items() if key[0] != path}

@@ -1,9 +1,15 @@
-"""Virtual datasets, whose rows stand in other files: refused where HDF5 would quietly read fill values instead."""
+"""Datasets whose numbers stand in other files: which files those are; virtual ones, which take their rows from others.
+
+A virtual dataset is refused where HDF5 would quietly read fill values instead of rows.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
+import re
+from collections.abc import Iterator
 
 import h5py
 
@@ -13,23 +19,40 @@ from hpctrain.errors import UserError
 _PREFIXES = os.environ.get("HDF5_VDS_PREFIX", "").split(":")  # HDF5, too, looks once, when it is loaded
 
 
-def check_virtual(dataset: h5py.Dataset, where: str, seen: frozenset[tuple[str, str]] = frozenset()) -> None:
-    """Raise a `UserError` where a virtual dataset has a source that is missing, or rows that no source fills.
+def files_behind(dataset: h5py.Dataset, path: str, where: str) -> tuple[str, ...]:
+    """Return the files beside `path`, where it was found, in which a dataset's numbers stand, sorted.
 
-    Sources may be virtual themselves.  `seen` holds the virtual datasets that led here.
+    That is: another file that a link leads to, raw files of its own, the sources of a virtual dataset and those behind
+    them.  Errors are those of `check_virtual`.
+    """
+    own = dataset.file.filename
+    found = {own} | set(_raw_files(dataset))
+    if dataset.is_virtual:
+        found |= check_virtual(dataset, where)
+    return tuple(sorted(found - {path}))
+
+
+def check_virtual(dataset: h5py.Dataset, where: str, seen: frozenset[tuple[str, str]] = frozenset()) -> set[str]:
+    """Return the files that a virtual dataset takes its rows from.
+
+    Sources may be virtual themselves.  `seen` holds the virtual datasets that led here.  Raises a `UserError` where a
+    source is missing, or for rows that no source fills.
     """
     path = dataset.file.filename
     seen |= {(os.path.realpath(path), dataset.name)}
+    files: set[str] = set()
     _check_cover(dataset, where)
     wanted: dict[str, dict[str, list[object]]] = {}
     for source in dataset.virtual_sources():
         # HDF5 puts numbers for %b as long as there are files, and makes the dataset so long: none can be missing.
-        if not _has_number(source.file_name) and not _has_number(source.dset_name):
+        if _has_number(source.file_name):
+            files |= set(_numbered(dataset, source.file_name))
+        elif not _has_number(source.dset_name):
             names = wanted.setdefault(source.file_name.replace("%%", "%"), {})
             names.setdefault(source.dset_name.replace("%%", "%"), []).append(source)
     for file_name, names in wanted.items():
         if file_name == ".":
-            _check_sources(dataset.file, names, where, path, seen)
+            files |= _check_sources(dataset.file, names, where, path, seen)
             continue
         found = next((place for place in _places(dataset, file_name) if os.path.exists(place)), None)
         if found is None:
@@ -38,13 +61,17 @@ def check_virtual(dataset: h5py.Dataset, where: str, seen: frozenset[tuple[str, 
                 found=f"{file_name!r} is not there (looked for {_places(dataset, file_name)[0]})",
                 hint="put its source files where it looks for them, or copy its rows into a dataset of their own",
             )
+        files.add(found)
         with open_file(found) as file:
-            _check_sources(file, names, where, path, seen)
+            files |= _check_sources(file, names, where, path, seen)
+    return files
 
 
 def _check_sources(
     file: h5py.File, names: dict[str, list[object]], where: str, path: str, seen: frozenset[tuple[str, str]]
-) -> None:
+) -> set[str]:
+    """Look at the datasets that rows are taken from in a file; return the files behind those."""
+    files: set[str] = set()
     for name in sorted(names):
         source = file.get(name)
         if not isinstance(source, h5py.Dataset):
@@ -58,8 +85,10 @@ def _check_sources(
                 found=f"{name!r} in {file.filename} has the shape {source.shape}",
                 hint="make the virtual dataset again from what is there",
             )
+        files |= {source.file.filename, *_raw_files(source)} - {file.filename}
         if source.is_virtual and (os.path.realpath(source.file.filename), source.name) not in seen:
-            check_virtual(source, where, seen)
+            files |= check_virtual(source, where, seen)
+    return files
 
 
 def _is_there(source: h5py.Dataset, mapped: object) -> bool:
@@ -90,6 +119,26 @@ def _check_cover(dataset: h5py.Dataset, where: str) -> None:
 
 def _has_number(name: str) -> bool:
     return "%b" in name.replace("%%", "")
+
+
+def _numbered(dataset: h5py.Dataset, name: str) -> Iterator[str]:
+    """Yield the files that a name with %b in it stands for: numbered from 0, as long as they are there."""
+    for number in itertools.count():
+        spelled = re.sub(r"%([%b])", lambda found, n=number: "%" if found[1] == "%" else str(n), name)
+        path = next((place for place in _places(dataset, spelled) if os.path.exists(place)), None)
+        if path is None:
+            return
+        yield path
+
+
+def _raw_files(dataset: h5py.Dataset) -> Iterator[str]:
+    """Yield the files without HDF5 in them in which a dataset's bytes stand, those that are there."""
+    folder = os.path.dirname(os.path.abspath(dataset.file.filename))
+    prefix = os.environ.get("HDF5_EXTFILE_PREFIX", "").replace("${ORIGIN}", folder)
+    for name, _, _ in dataset.external or ():
+        path = os.path.join(prefix, name)
+        if os.path.exists(path):
+            yield os.path.abspath(path)
 
 
 def _places(dataset: h5py.Dataset, name: str) -> list[str]:

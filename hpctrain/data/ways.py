@@ -14,6 +14,7 @@ from hpctrain.memory import available_bytes
 
 MEMORY, MAPPED, STREAMED = "memory", "mapped", "streamed"
 _LOOKED_AT = 1000  # files, at most: a file system that all ranks ask at once is slow
+_MOST_TIMES_RANKS = 16  # more ranks than so many times those that there are help nobody
 _SHARE_OF_AVAILABLE = 0.5  # of the memory that is left on a node, for the data of all its ranks
 
 
@@ -93,7 +94,7 @@ def choose(needs: list[Needs], limit: int, shuffle: str, is_free: bool, ranks: i
     everything = sum(parts.values()) + loading
     if everything <= limit:
         return Ways(dict.fromkeys(parts, MEMORY), shuffle, ())
-    why = f"{_mb(everything)} of data and reading them are more than the {_mb(limit)} a rank may use"
+    why = f"{_size(everything)} of data and reading them are more than the {_size(limit)} a rank may use"
     if shuffle == "local":
         raise UserError(
             'data.shuffle = "local" needs all rows in memory',
@@ -110,7 +111,7 @@ def choose(needs: list[Needs], limit: int, shuffle: str, is_free: bool, ranks: i
     else:
         if shuffle == "global":
             if not is_free:
-                raise _no_way(everything, limit, ranks)
+                raise _no_way(sum(parts.values()), loading, limit, ranks)
             shuffle = "chunks"
             said.append(
                 'shuffle: "chunks" instead of "global", which needs all rows in memory or in contiguous, '
@@ -122,8 +123,7 @@ def choose(needs: list[Needs], limit: int, shuffle: str, is_free: bool, ranks: i
         if left < 0:
             raise UserError(
                 "data.memory is too little to read the data in pieces",
-                found=f"{_mb(limit)} a rank",
-                allowed=f"{_mb(train.streamed)} or more with this data.shuffle_buffer",
+                found=f"{_size(limit)} a rank, and reading takes {_size(train.streamed)} with this data.shuffle_buffer",
                 hint="give data.memory more, or data.shuffle_buffer less",
             )
     for need in needs:
@@ -159,16 +159,23 @@ def mixing(shuffle: str, chunk_rows: int, pool_rows: int, total: int) -> str:
     )
 
 
-def _no_way(needed: int, limit: int, ranks: int) -> UserError:
-    enough = -(-needed * ranks // max(limit, 1))
+def _no_way(parts: int, loading: int, limit: int, ranks: int) -> UserError:
+    """Return the error for rows that take `parts` bytes on each of so many ranks, and `loading` on any number."""
+    needed, hint = _size(parts + loading), 'set data.shuffle = "chunks", or give data.memory '
+    enough = -(-parts * ranks // (limit - loading)) if limit > loading else 0
+    more = f", or take about {enough:,} ranks" if 0 < enough <= _MOST_TIMES_RANKS * ranks else ""
     return UserError(
         'data.shuffle = "global" needs all rows in memory, or in files that can be mapped',
-        found=f"{_mb(needed)} a rank, more than the {_mb(limit)} of data.memory; the inputs are not contiguous, "
+        found=f"{needed} a rank, more than the {_size(limit)} of data.memory; the inputs are not contiguous, "
         "uncompressed float32 that every rank sees",
         allowed='data.shuffle = "chunks" or "none" for data that are read in pieces',
-        hint=f'set data.shuffle = "chunks", give data.memory {_mb(needed)}, or take about {enough} ranks',
+        hint=f"{hint}{needed}{more}",
     )
 
 
-def _mb(size: int) -> str:
-    return f"{size / 1e6:,.0f} MB"
+def _size(size: int) -> str:
+    """Return bytes for people: "5,064 MB", "9.5 MB", "2 kB", "10 bytes"."""
+    if size < 1000:
+        return f"{size} bytes"
+    value, unit = (size / 1e6, "MB") if size >= 10**6 else (size / 1e3, "kB")
+    return f"{value:,.{1 if value < 100 else 0}f}".removesuffix(".0") + f" {unit}"

@@ -9,9 +9,9 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from hpctrain.data.prepare import PREPARATIONS
 from hpctrain.errors import UserError
-from hpctrain.job.file import absolute
+from hpctrain.job.file import absolute, absolute_staged
 from hpctrain.job.sections import registered_list
-from hpctrain.memory import parse_bytes
+from hpctrain.memory import bytes_text, parse_bytes
 from hpctrain.options import Bytes, Part
 
 
@@ -23,6 +23,12 @@ def _read_paths(value: Any) -> Any:
         raise ValueError("must not hold an empty path")
     found = tuple(absolute(fspath(path)) for path in paths)
     return found[0] if isinstance(value, (str, PathLike)) else found
+
+
+def _read_folder(value: Any) -> Any:
+    if not isinstance(value, (str, PathLike)) or not fspath(value):
+        raise ValueError("must be the path of a folder")
+    return absolute_staged(fspath(value))
 
 
 def _read_names(value: Any) -> Any:
@@ -47,9 +53,12 @@ def _read_horizon(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+_BUFFER_BYTES = 64_000_000
+
 Paths = Annotated[str | tuple[str, ...], BeforeValidator(_read_paths)]
 
 
+Folder = Annotated[str, BeforeValidator(_read_folder)]
 DatasetPath = Annotated[str, Field(min_length=1)]
 DatasetPaths = Annotated[str | tuple[str, ...], BeforeValidator(_read_names)]
 Rows = Annotated[int, Field(ge=0)]
@@ -127,7 +136,7 @@ class Windows(Part):
 class DataSection(Part):
     """`[data]`: the HDF5 files, the datasets in them, and how rows are split, handed out and shuffled.
 
-    Paths are absolute, but for "builtin:digits"; globs stay globs.
+    Paths are absolute, but for "builtin:digits" and what begins with a variable; globs stay globs.
     """
 
     files: Paths
@@ -150,10 +159,10 @@ class DataSection(Part):
     prepare: Inputs | None = None
     prepare_target: Targets | None = None
     distribute: Literal["auto", "scatter", "shared", "local", "mpio"] = "auto"
-    staged: str | None = None
+    staged: Folder | None = None
     memory: Bytes | Literal["auto"] = "auto"
     shuffle: Literal["global", "chunks", "local", "none"] = "global"
-    shuffle_buffer: Bytes = "64 MB"
+    shuffle_buffer: Bytes | Literal["auto"] = "auto"
 
     @model_validator(mode="after")
     def _one_source_of_a_part(self) -> DataSection:
@@ -211,8 +220,23 @@ class DataSection(Part):
 
     @property
     def buffer_bytes(self) -> int:
-        """The bytes of rows that are mixed with each other under "chunks"."""
-        return parse_bytes(self.shuffle_buffer)
+        """The bytes of rows that are mixed with each other under "chunks".
+
+        "auto" is a matter of the job alone, since the order follows from it: neither of the machine nor of the ranks.
+        """
+        if self.shuffle_buffer != "auto":
+            return parse_bytes(self.shuffle_buffer)
+        if self.memory_bytes is None:
+            return _BUFFER_BYTES
+        # Two buffers, chunks, and what is under way between ranks have to fit; whole kB can be written into the job.
+        return min(_BUFFER_BYTES, max(1, self.memory_bytes // 4000) * 1000)
+
+    def with_order(self, shuffle: str) -> DataSection:
+        """Return the section with the order that training takes, and all that the order follows from, filled in."""
+        update = {"shuffle": shuffle}
+        if shuffle == "chunks" and self.shuffle_buffer == "auto":
+            update["shuffle_buffer"] = bytes_text(self.buffer_bytes)
+        return self.model_copy(update=update)
 
     @property
     def has_validation(self) -> bool:

@@ -66,6 +66,14 @@ def absolute(path: str, base: Path | None = None) -> str:
     return os.path.abspath(os.path.join(base or os.getcwd(), os.path.expanduser(path)))
 
 
+def absolute_staged(path: str, base: Path | None = None) -> str:
+    """Return `data.staged` made absolute as `absolute` does, but for what only each node can tell.
+
+    "~" and a variable that it begins with stand for something else on every node: they are put in there.
+    """
+    return path if path.startswith(("~", "$")) else absolute(path, base)
+
+
 def absolute_builder(spec: str, base: Path | None = None) -> str:
     """Return a `model.python` value, "file.py:function", with the file's path made absolute."""
     file, colon, function = spec.rpartition(":")
@@ -84,6 +92,8 @@ def with_absolute_paths(document: dict[str, Any], base: Path) -> dict[str, Any]:
                 data[key] = absolute(data[key], base)
             elif isinstance(data.get(key), list):
                 data[key] = [absolute(item, base) if isinstance(item, str) else item for item in data[key]]
+        if isinstance(data.get("staged"), str):
+            data["staged"] = absolute_staged(data["staged"], base)
         for key in _LISTS_WITH_FILES:
             if isinstance(data.get(key), list):
                 data[key] = [_with_absolute_file(item, base) for item in data[key]]

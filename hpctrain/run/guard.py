@@ -2,13 +2,17 @@
 
 - A user's mistake that all ranks agree on is printed by rank 0 and every rank returns code 2.
 - Everything else that ends one rank ends the whole job at once: the others may be waiting for it in a collective.
+  Where several ranks fail at a time, one of them speaks.
+- A rank that leaves alone, by `sys.exit` or because its script is over, ends the job too, once others wait for it.
 """
 
 from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn
 
 from hpctrain import comm
 from hpctrain.comm.environment import launched
@@ -17,6 +21,7 @@ from hpctrain.errors import UserError
 
 USER_ERROR = 2
 FAULT = 1
+_LEAVING_S = 2.0  # ranks that leave within this time of each other leave together
 
 
 def command(function: Callable[[Group], int | None]) -> int:
@@ -35,8 +40,43 @@ def command(function: Callable[[Group], int | None]) -> int:
         if group.rank == 0:
             _print_error(error.message)
         return USER_ERROR
+    except SystemExit as error:
+        _leave_early(group, error)
+        raise
     except Exception as error:
         end_job(group, error)
+
+
+@contextmanager
+def together(group: Group, what: str) -> Iterator[None]:
+    """Have all ranks begin what they do together; for what a user's script calls ("train") on each of them.
+
+    Where one has left its script instead, or leaves it in the block by `sys.exit`, the job ends with a message.
+    """
+    if group.ending is not None and (gone := group.ending.meet()):
+        if group.rank != next(rank for rank in range(group.size) if rank not in gone):
+            group.ending.await_end()
+        end_job(group, _left(gone, what))
+    try:
+        yield
+    except SystemExit as error:
+        _leave_early(comm.join(), error)
+        raise
+
+
+def _leave_early(group: Group, error: SystemExit) -> None:
+    """End the job for a rank that leaves in the midst of common work, unless all of them do."""
+    if group.ending is not None and not group.ending.leave(_LEAVING_S):
+        end_job(group, error)
+
+
+def _left(gone: list[int], what: str) -> UserError:
+    ranks = f"rank {gone[0]} has" if len(gone) == 1 else f"ranks {', '.join(map(str, gone))} have"
+    return UserError(
+        f"{ranks} left the script, while this one calls {what}: the job ends, for it would wait for ever",
+        allowed=f"a script in which every rank calls {what}, as often as the others",
+        hint="look for a sys.exit, or a condition such as `if rank == 0`, in front of this call",
+    )
 
 
 def end_script(error: Exception) -> None:
@@ -58,8 +98,13 @@ def end_script(error: Exception) -> None:
     end_job(group, error)
 
 
-def end_job(group: Group, error: BaseException) -> None:
-    """Print what ended this rank, with its place, and end all ranks at once (one rank alone: exit)."""
+def end_job(group: Group, error: BaseException) -> NoReturn:
+    """Print what ended this rank, with its place, and end all ranks at once (one rank alone: exit).
+
+    Of several ranks that fail at a time one prints.
+    """
+    if group.ending is not None and not group.ending.speaks():
+        group.ending.await_end()
     step = getattr(error, "step", None)
     place = f"[rank {group.rank}/{group.size} {group.hostname}{f' step {step}' if step else ''}]"
     if isinstance(error, UserError):

@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 
 from hpctrain.comm.group import Group
+from hpctrain.data.alike import check_alike
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.data.load import PARTS, Progress, load
 from hpctrain.data.local import Holders, holders_of, staged_files
@@ -37,6 +38,7 @@ def hand_out(
     job = prepared.job
     distribute = _distribute(group, prepared, say)
     reads = group.rank == 0 or distribute != "scatter"
+    _check_alike(group, prepared, distribute)
     placed, holders = _placed(group, prepared, say) if distribute == "local" else (prepared, None)
     with group.agreed():
         sources = {part: placed.source(part) if reads else None for part in PARTS}
@@ -91,6 +93,17 @@ def _distribute(group: Group, prepared: Prepared, say: Callable[[str], None]) ->
     return "scatter"
 
 
+def _check_alike(group: Group, prepared: Prepared, distribute: str) -> None:
+    """Refuse files that ranks which read for themselves do not see, or see others under the same names."""
+    wanted = prepared.job.data.distribute
+    if group.size == 1 or distribute == "scatter" or wanted == "auto":  # "auto" has looked
+        return
+    # Copies of shards are compared with their manifest.
+    parts = [part for part in prepared.files if distribute != "local" or part != "train"]
+    if files := [path for part in parts for path in prepared.files[part]]:
+        check_alike(group, files, wanted)
+
+
 def _check_mpio() -> None:
     """Refuse "mpio" where h5py cannot do it."""
     if not h5py.get_config().mpi:
@@ -110,7 +123,8 @@ def _placed(group: Group, prepared: Prepared, say: Callable[[str], None]) -> tup
     count = len(manifest.shards)
     say(f'distribute: "local", each node reads its own of {counted(count, "shard")}')
     if nowhere:
-        say(f"{counted(nowhere, 'shard')} of {count} are on no node: they are read from {manifest.folder}")
+        is_read = "is on no node: it is" if nowhere == 1 else "are on no node: they are"
+        say(f"{nowhere} of {counted(count, 'shard')} {is_read} read from {manifest.folder}")
     return replace(prepared, files={**prepared.files, "train": files}), holders
 
 

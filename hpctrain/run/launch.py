@@ -17,7 +17,7 @@ from hpctrain.monitor.console import ConsoleMonitor
 from hpctrain.monitor.history import History
 from hpctrain.monitor.metrics_log import MetricsLog
 from hpctrain.run.folder import RunFolder
-from hpctrain.run.guard import command
+from hpctrain.run.guard import command, together
 from hpctrain.run.master import Prepared, prepare
 from hpctrain.run.restore import check_same_job, put_back_preparation
 from hpctrain.run.result import TrainResult
@@ -48,7 +48,8 @@ def train(
     ends all of them.
     """
     group = group or comm.join()
-    return _train(group, lambda: _as_job(job), run_dir, resume, monitors)
+    with together(group, "train"):
+        return _train(group, lambda: _as_job(job), run_dir, resume, monitors)
 
 
 def evaluate(
@@ -73,7 +74,8 @@ def evaluate(
             raise UserError(
                 "the name of a data file is empty", hint="is a shell variable in --data not set?", agreed=True
             )
-    return evaluate_run(group, Path(run_dir), data, part)
+    with together(group, "evaluate"):
+        return evaluate_run(group, Path(run_dir), data, part)
 
 
 def run_train(load_job: Callable[[], Job], run_dir: str | Path | None, resume: bool) -> int:
@@ -96,7 +98,8 @@ def _train(
     prepared = prepare(group, load_job)
     job = prepared.job
     history = History()
-    announce = "stopping with a checkpoint after this step; Ctrl-C again ends at once" if group.rank == 0 else None
+    announce = "stopping with a checkpoint after this step" if group.rank == 0 else None
+    session = None
     with StopSignal(announce) as stop:
         folder, finished, prepared = _open_folder(group, prepared, run_dir or job.run.dir, resume)
         monitors: list[Monitor] = [*extra_monitors]
@@ -122,6 +125,8 @@ def _train(
             session.close()
             return result
         finally:
+            if session is not None:
+                session.dataset.close()  # its threads would go on reading
             for monitor in monitors:
                 if monitor.collective or group.rank == 0:
                     monitor.close()

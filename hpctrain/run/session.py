@@ -12,7 +12,7 @@ from typing import Any
 from hpctrain.comm.group import Group
 from hpctrain.data.loader import BatchLoader
 from hpctrain.errors import UserError
-from hpctrain.memory import peak_bytes
+from hpctrain.memory import peak_bytes, private_peak
 from hpctrain.monitor.base import EvaluationReport, Monitor, RunInfo
 from hpctrain.nn.metrics import by_name
 from hpctrain.nn.model import Model
@@ -86,6 +86,7 @@ class Session:
             ("evaluation", self.evaluator),
         ]
         self.compile_s = warm_up(group, parts, self.say)
+        private_peak.look()
         self.trainer = self._build_trainer(stop)
 
     def _mention_crowding(self) -> None:
@@ -97,8 +98,7 @@ class Session:
         """Write the order that training takes into the job, where what was wished for could not be had."""
         shuffle = self.dataset.ways.shuffle
         if shuffle != self.job.data.shuffle:
-            data = self.job.data.model_copy(update={"shuffle": shuffle})
-            self.job = self.job.model_copy(update={"data": data})
+            self.job = self.job.model_copy(update={"data": self.job.data.with_order(shuffle)})
             self.prepared = replace(self.prepared, job=self.job)
 
     def _take_choices(self) -> None:
@@ -194,7 +194,9 @@ class Session:
 
     def _validate(self, progress: Progress) -> EvaluationReport:
         with self.strategy.averaged():
-            return self.evaluator.run(self.dataset.validation, "validation", progress.epoch, progress.step)
+            report = self.evaluator.run(self.dataset.validation, "validation", progress.epoch, progress.step)
+        private_peak.look()
+        return report
 
     def _save_checkpoint(self, progress: Progress, totals: tuple[float, float, int]) -> None:
         with self.group.agreed():
@@ -250,8 +252,8 @@ class Session:
             if self.model.target_kind == "real":
                 baseline = self.evaluator.mean_predictor(dataset.train, dataset.test)
         seconds = trainer.train_s
-        ranks = self.group.all_gather_objects((peak_bytes(), trainer.data_wait_s, trainer.data_s, trainer.reduce_s))
-        memory, waits, all_data_s, all_reduce_s = zip(*ranks, strict=True)
+        mine = (peak_bytes(), private_peak.look(), trainer.data_wait_s, trainer.data_s, trainer.reduce_s)
+        memory, private, waits, all_data_s, all_reduce_s = zip(*self.group.all_gather_objects(mine), strict=True)
         waited, data_s = max(waits), max(all_data_s)
         reduce_s = min(all_reduce_s)  # the others' times hold their waiting for a slow one
         return {
@@ -281,6 +283,7 @@ class Session:
             "reduce_s": reduce_s,
             "reduce_fraction": reduce_s / seconds if seconds else math.nan,
             "peak_memory_bytes_per_rank": list(memory),
+            "peak_private_memory_bytes_per_rank": list(private),
             "versions": versions(self.group),
         }
 

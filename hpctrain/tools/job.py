@@ -128,7 +128,8 @@ split = {validation = 0.1, test = 0.2}   # fractions of the rows, drawn by run.s
 # shuffle = "global"              # "global": all rows in a new order every epoch; "chunks": chunks of rows in a new
                                   # order, mixed within shuffle_buffer, for data larger than memory; "none": file order;
                                   # "local": each rank mixes its own rows: no exchange, depends on the number of ranks
-# shuffle_buffer = "64 MB"        # of "chunks": the rows that are mixed with each other
+# shuffle_buffer = "auto"         # of "chunks": the rows that are mixed with each other ("16 MB"); 64 MB, or a quarter
+                                  # of data.memory where that is less
 
 [model]                           # default: a small network that fits the data
 layers = [

@@ -13,8 +13,8 @@ import time
 from types import FrameType, TracebackType
 
 # Ctrl-C; `scancel` and `kill`; what batch systems can be told to send ahead of the time limit (Slurm:
-# --signal=USR1@60).
-SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2")
+# --signal=USR1@60); a terminal or a connection that closes.
+SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP")
 
 # A launcher may pass on a Ctrl-C that the terminal has sent to this process already: two within this time are one.
 _SAME_PRESS_S = 0.5
@@ -23,8 +23,8 @@ _SAME_PRESS_S = 0.5
 class StopSignal:
     """Context manager in which the signals of `SIGNALS` set `requested` and nothing else; it restores the handlers.
 
-    A second Ctrl-C kills the process at once.  Python lets only the main thread set handlers: in any other one (a
-    notebook's worker, a thread pool) the context does nothing.
+    A second Ctrl-C kills the process at once.  SIGHUP stays ignored where it is (`nohup`).  Python lets only the main
+    thread set handlers: in any other one (a notebook's worker, a thread pool) the context does nothing.
     """
 
     def __init__(self, announce: str | None = None) -> None:
@@ -36,6 +36,8 @@ class StopSignal:
     def __enter__(self) -> StopSignal:
         if threading.current_thread() is threading.main_thread():
             for name in SIGNALS:
+                if name == "SIGHUP" and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+                    continue
                 self._before[name] = signal.signal(getattr(signal, name), self._handle)
         return self
 
@@ -62,15 +64,16 @@ class StopSignal:
             os.kill(os.getpid(), signal.SIGINT)
         if self.requested is None and self._announce:
             # Not `print`: the signal may have come in the middle of one.
+            more = "; Ctrl-C again ends at once" if number == signal.SIGINT else ""
             with contextlib.suppress(OSError):
-                os.write(2, f"{signal.Signals(number).name}: {self._announce}\n".encode())
+                os.write(2, f"{signal.Signals(number).name}: {self._announce}{more}\n".encode())
         self.request(signal.Signals(number).name)
 
 
 def exit_code_of(name: str | None) -> int:
     """Return the exit code for a run stopped by the named signal: 128 + its number, as shells count; 0 without one.
 
-    130 for SIGINT, 143 for SIGTERM, 138 for SIGUSR1, 140 for SIGUSR2 (on Linux): a batch script can tell a run that
-    must be resumed from one that is finished.
+    130 for SIGINT, 143 for SIGTERM, 138 for SIGUSR1, 140 for SIGUSR2, 129 for SIGHUP (on Linux): a batch script can
+    tell a run that must be resumed from one that is finished.
     """
     return 128 + getattr(signal, name).value if name else 0

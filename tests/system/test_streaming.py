@@ -22,9 +22,10 @@ def folder(tmp_path_factory):
     random = np.random.default_rng(0)
     labels = np.sort(random.integers(0, 3, ROWS))
     inputs = (random.normal(size=(3, WIDTH))[labels] * 0.3 + random.normal(size=(ROWS, WIDTH))).astype("f4")
-    for name in ("plain", "packed", "bad"):
-        options = {} if name == "plain" else {"chunks": (250, WIDTH), "compression": "gzip", "compression_opts": 1}
-        inputs[19_876, 3] = np.nan if name == "bad" else 0
+    for name in ("plain", "packed", "bad", "bad-plain"):
+        options = {} if "plain" in name else {"chunks": (250, WIDTH), "compression": "gzip", "compression_opts": 1}
+        inputs[19_876, 3] = np.nan if name == "bad" else 0  # in one chunk, which one rank reads
+        inputs[10_000:, 5] = np.nan if name == "bad-plain" else 0  # wherever one looks
         with h5py.File(folder / f"{name}.h5", "w") as file:
             file.create_dataset("x", data=inputs, **options)
             file["y"] = labels
@@ -71,9 +72,15 @@ def test_a_run_says_what_it_does_and_goes_on_as_it_began(folder, tmp_path):
     assert found["train_loss"] == pytest.approx(whole.summary["train_loss"], rel=1e-4)
 
 
-def test_a_bad_number_that_is_found_on_the_way_ends_all_ranks(folder, tmp_path):
-    path = write_job(tmp_path / "job.toml", job(folder, "bad", 400, **TIGHT))
+@pytest.mark.parametrize("name", ["bad", "bad-plain"])
+def test_bad_numbers_that_are_found_on_the_way_are_one_message(folder, tmp_path, name):
+    """Streamed, and mapped; each rank finds some, or only one of them does."""
+    path = write_job(tmp_path / "job.toml", job(folder, name, 400, **TIGHT))
     done = hpctrain(3, "train", path, "--run-dir", tmp_path / "run")
     assert done.returncode == 2, done.output
-    assert done.stderr.count("NaN in the data: row 19876 of 'x'") == 1
+    said = [line for line in done.stderr.splitlines() if line and line[0] not in "=|"]
+    assert said[0].startswith("hpctrain: error: NaN in the data: row 1"), done.output
+    assert done.stderr.count("NaN in the data") == 1
+    assert done.stderr.count("found:") == 1
+    assert "Abort" not in done.output
     assert "Traceback" not in done.output

@@ -146,8 +146,12 @@ class TestFiles:
     def test_a_dangling_link_says_where_it_leads(self, tmp_path):
         os.symlink("nowhere.h5", tmp_path / "dangling.h5")
         message = refused("data file not found", expand, "dangling.h5", tmp_path)
-        assert "it is a link to nowhere.h5, which is not there" in message
+        assert "it is a symbolic link to nowhere.h5, which is not there" in message
+        assert "make the link anew" in message
         assert "did you mean" not in message
+        os.symlink("nowhere", tmp_path / "folder")
+        message = refused("data file not found", expand, "folder/a.h5", tmp_path)
+        assert f"{tmp_path / 'folder'} is a symbolic link to nowhere, which is not there" in message
 
     @pytest.mark.parametrize(
         ("name", "guess"), [("trian.h5", "train.h5"), ("train.hdf", "train.h5"), ("nope.h5", None), ("b.h5", None)]

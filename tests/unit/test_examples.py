@@ -61,7 +61,7 @@ class TestFilesAreExamples:
         message = refused("do not fit together", source.read, 5, 6)
         assert f"(2, 3, 5) (real) in {other}" in message
         assert 'data.exclude = "stats.h5"' in refused("no such dataset", source.read, 6, 7)
-        refused("gone: nowhere.h5", source.read, 7, 8)
+        refused("data file not found: nowhere.h5", source.read, 7, 8)
 
     def test_many_start_at_once(self, tmp_path, monkeypatch):
         """Ten thousand names and one file: all are listed and made examples, but only the first is opened."""

@@ -102,6 +102,26 @@ def test_resolved_fills_in_what_was_left_open():
     assert Job.from_toml(made.to_toml()) == made
 
 
+def test_what_is_mixed_fits_into_the_memory_that_there_is():
+    def buffer(**data):
+        return job(data={**DATA, **data}).data.buffer_bytes
+
+    assert buffer() == buffer(memory="1 GB") == 64_000_000
+    assert buffer(memory="100 MB") == 25_000_000
+    assert buffer(memory="10 MiB") == 2_621_000  # a quarter, in whole kB
+    assert buffer(memory="2 kB") == 1000
+    assert buffer(memory="100 MB", shuffle_buffer="80 MB") == 80_000_000
+    for memory in ("auto", "100 MB", "10 MiB", "2 kB"):
+        section = job(data={**DATA, "memory": memory}).data
+        assert section.with_order("global").shuffle_buffer == "auto"
+        written = section.with_order("chunks")
+        assert (written.shuffle, written.buffer_bytes) == ("chunks", section.buffer_bytes)
+        # What the order follows from is kept, whatever a resumed run may take of memory.
+        assert written.model_copy(update={"memory": "16 MB"}).buffer_bytes == section.buffer_bytes
+    explicit = job(data={**DATA, "shuffle_buffer": "1.5 MiB"}).data
+    assert explicit.with_order("chunks").shuffle_buffer == "1.5 MiB"
+
+
 def test_builtin_job():
     made = Job.builtin(["run.epochs=3"])
     assert made.is_builtin
@@ -129,6 +149,18 @@ class TestPaths:
         assert made.data.test_files == f"{tmp_path}/jobs/t.h5"
         assert made.model.python == f"{tmp_path}/jobs/net.py:build"
         assert made.run.name == "my-job"
+
+    def test_the_folder_of_copies_too_but_for_what_each_node_puts_in(self, tmp_path: Path):
+        for given, expected in [
+            ("copies", f"{tmp_path}/copies"),
+            ("of/$NODE", f"{tmp_path}/of/$NODE"),
+            ("$TMPDIR/copies", "$TMPDIR/copies"),
+            ("~/copies", "~/copies"),
+            ("/local/copies", "/local/copies"),
+        ]:
+            made = Job.from_dict({"data": {**DATA, "staged": given}}, tmp_path)
+            assert made.data.staged == expected
+            assert Job.from_toml(made.to_toml()).data.staged == expected
 
     def test_in_overrides_they_start_from_the_current_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.chdir(tmp_path)

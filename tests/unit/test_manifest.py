@@ -87,6 +87,8 @@ def test_a_folder_of_shards_stands_for_its_files(tmp_path: Path) -> None:
 def test_what_is_no_manifest_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no manifest.json in"):
         Manifest.load(tmp_path)
+    with pytest.raises(UserError, match=f"{tmp_path}/nosuch is no folder of shards\\n.*there is no such folder"):
+        Manifest.load(tmp_path / "nosuch")
     path = tmp_path / "manifest.json"
     for text in ("", "[1]", "{}", '{"format": "another", "version": 1}'):
         path.write_text(text)

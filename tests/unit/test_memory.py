@@ -23,6 +23,39 @@ def test_arrays_are_zero_writable_and_start_on_a_line(count, dtype):
     assert array.sum() == count
 
 
+def test_the_peak_of_private_memory_is_the_most_that_was_seen(tmp_path):
+    peak, size = memory.PrivatePeak(), 64 << 20
+    before = peak.look()
+    array = np.ones(size, np.uint8)
+    most = peak.look()
+    assert most - before == pytest.approx(size, rel=0.1)
+    assert most <= peak_bytes()
+    del array
+    assert memory.private_bytes() < most - size // 2
+    assert peak.look() == most
+    # The pages of a mapped file are none of it.
+    (tmp_path / "file").write_bytes(bytes(size))
+    held = memory.private_bytes()
+    mapped = np.memmap(tmp_path / "file", np.uint8, "r")
+    assert mapped.sum() == 0
+    assert resident_bytes() > held + size // 2
+    assert memory.private_bytes() - held < size // 4
+
+
+def test_memory_is_not_looked_at_all_the_time(monkeypatch):
+    found = iter([5, 9, 7])
+    monkeypatch.setattr(memory, "private_bytes", lambda: next(found))
+    peak = memory.PrivatePeak()
+    assert [peak.look(60), peak.look(60), peak.look(), peak.look()] == [5, 5, 9, 9]
+    monkeypatch.setattr(memory, "private_bytes", lambda: None)
+    assert memory.PrivatePeak().look() is None
+
+
+def test_sizes_are_written_so_that_they_are_read_back():
+    for size in (1000, 2_621_000, 25_000_000, 64_000_000, 999_999_000):
+        assert memory.parse_bytes(memory.bytes_text(size)) == size
+
+
 def test_large_arrays_start_on_a_huge_page():
     assert aligned_zeros(HUGE // 4).ctypes.data % HUGE == 0
 

@@ -66,6 +66,20 @@ def test_a_filter_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: py
         cut([tmp_path / "a.h5"], 2, tmp_path / "out")
 
 
+def test_a_damaged_file_is_named_with_the_rows_that_cannot_be_read(tmp_path: Path) -> None:
+    for name, chunks in (("packed", (100, 4)), ("small", (50, 4))):  # chunks that are read in blocks, and decoded
+        path = tmp_path / f"{name}.h5"
+        with h5py.File(path, "w") as file:
+            values = np.random.default_rng(0).normal(size=(900, 4))
+            file.create_dataset("x", data=values, chunks=chunks, compression="gzip")
+            place = file["x"].id.get_chunk_info_by_coord((100, 0)).byte_offset  # a shard ends in this chunk
+        content = bytearray(path.read_bytes())
+        content[place : place + 400] = bytes(400)
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=rf"HDF5 cannot read '/x', rows \d+ to \d+, in {path}"):
+            cut([path], 7, tmp_path / name)
+
+
 def test_a_disk_that_becomes_full_is_one_clear_message(tmp_path: Path) -> None:
     """A limit on the size of files is a full disk as far as HDF5 is concerned: a write fails in the middle."""
     with h5py.File(tmp_path / "a.h5", "w") as file:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hpctrain.data.order import EpochOrder
-from hpctrain.data.sharding import TEST, TRAIN, VALIDATION, Split, row_range, worker_range
+from hpctrain.data.sharding import TEST, TRAIN, VALIDATION, Split, own_shares, row_range, worker_range
 from hpctrain.errors import UserError
 from hpctrain.kernels import rows as kernels
 
@@ -33,6 +33,32 @@ def test_shares_are_whole_units_the_same_at_every_world_size(rows, unit, size):
     lengths = [-(-(hi - lo) // unit) for lo, hi in ranges]
     assert max(lengths) - min(lengths) <= 1
     assert [kernels.share_start(rows, rank, size, unit) for rank in range(size)] == [lo for lo, _ in ranges]
+
+
+@pytest.mark.parametrize(
+    "held", [[7], [5, 5, 5], [60, 2, 2, 2], [3, 0, 41, 17], [9, 9, 8, 8, 8], [1] * 12, [50] * 4 + [3] * 9]
+)
+@pytest.mark.parametrize("batch", [1, 2, 5, 16, 1000])
+def test_own_rows_are_spread_over_the_steps_of_all_ranks(held, batch):
+    total, steps = sum(held), -(-sum(held) // batch)
+    used = np.array([own_shares(held, rank, batch) for rank in range(len(held))])
+    shares = np.diff(used, axis=1)
+    assert used.shape[1] == steps + 1
+    assert shares.min() >= 0
+    assert not used[:, 0].any()
+    assert used[:, -1].tolist() == held, "every row once"
+    assert shares.sum(axis=0).tolist() == [min(batch, total - batch * step) for step in range(steps)]
+    # Of the rows that all ranks have used, each has its share, but for a row or two.
+    even = np.outer(held, used.sum(axis=0)) / total
+    assert np.abs(used - even).max() < 1.5
+
+
+def test_a_rank_with_few_rows_spreads_them_over_the_epoch():
+    used = own_shares([1000, 10], 1, 20)
+    steps = np.flatnonzero(np.diff(used))
+    assert len(steps) == 10
+    assert np.diff(steps).min() >= 4  # of 51 steps
+    assert np.diff(steps).max() <= 6
 
 
 def test_empty_segments_are_skipped():

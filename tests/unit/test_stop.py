@@ -14,7 +14,9 @@ import pytest
 from hpctrain.training.stop import SIGNALS, StopSignal, exit_code_of
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGUSR1", 138), ("SIGUSR2", 140)])
+@pytest.mark.parametrize(
+    ("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGUSR1", 138), ("SIGUSR2", 140), ("SIGHUP", 129)]
+)
 def test_each_signal_sets_the_flag(name: str, code: int) -> None:
     before = signal.getsignal(getattr(signal, name))
     with StopSignal() as stop:
@@ -33,6 +35,27 @@ def test_the_first_request_counts() -> None:
         signal.raise_signal(signal.SIGTERM)
         stop.request("SIGINT")
         assert stop.requested == "SIGUSR1"
+
+
+def test_a_hangup_that_is_ignored_stays_so() -> None:
+    """As `nohup` wants it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignal() as stop:
+            signal.raise_signal(signal.SIGHUP)
+            assert stop.requested is None
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_ctrl_c_is_spoken_of_to_those_who_pressed_it(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with StopSignal("stopping") as stop:
+        signal.raise_signal(getattr(signal, name))
+    assert stop.requested == name
+    more = "; Ctrl-C again ends at once" if name == "SIGINT" else ""
+    assert capfd.readouterr().err == f"{name}: stopping{more}\n"
 
 
 def test_handlers_come_back_after_an_error() -> None:

@@ -48,9 +48,16 @@ def test_global_becomes_chunks_where_it_may_or_is_refused():
     assert '"chunks" instead of "global"' in changed.said[0]
     with pytest.raises(UserError, match=r"5,064 MB a rank, more than the 512 MB") as caught:
         choose(found, 512 * MB, "global", False, 2)
-    assert "about 20 ranks" in caught.value.message
-    with pytest.raises(UserError, match=r"data\.shuffle_buffer less"):
+    assert "give data.memory 5,064 MB, or take about 23 ranks" in caught.value.message  # 2 x 5000 / (512 - 64)
+    with pytest.raises(UserError, match=r"99 MB a rank, and reading takes 100 MB[\s\S]*data\.shuffle_buffer less"):
         choose(found, 99 * MB, "chunks", False, 2)
+
+
+@pytest.mark.parametrize(("limit", "words"), [(2000, "2 kB"), (999, "999 bytes"), (9_500_000, "9.5 MB")])
+def test_a_budget_that_no_number_of_ranks_helps_is_told_so(limit, words):
+    with pytest.raises(UserError, match=f"5,064 MB a rank, more than the {words} of data.memory") as caught:
+        choose(needs(5000 * MB), limit, "global", False, 2)
+    assert "ranks" not in caught.value.message.split("to do:")[1]
 
 
 def test_the_budget_is_half_of_what_is_left(monkeypatch):

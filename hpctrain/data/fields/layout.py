@@ -58,7 +58,7 @@ class Layout:
     examples  where each example is
     format    of an example in memory
     types     key of a field -> the types that are stored, in words
-    stamps    path -> what the file had when it was looked at
+    stamps    path -> what the file was when it was looked at
     unwritten  lines about datasets of which a part was never written
 
     Raises `UserError` for all that does not fit together.
@@ -84,7 +84,7 @@ class Layout:
                 break
             opened = Opened(path, _CACHE_BYTES[0])
             try:
-                self._add(opened.file, path)
+                self._add(opened)
             finally:
                 opened.close()
             self.stamps[path] = opened.stamp
@@ -125,13 +125,15 @@ class Layout:
             )
         raise UserError("the data has no rows", found=f"data.input = {self.input.name!r} has 0 rows in {files}")
 
-    def _add(self, file: h5py.File, path: str) -> None:
+    def _add(self, opened: Opened) -> None:
         """Look at a file: count its examples and check that they fit those before."""
-        layout = self.examples
+        layout, file, path = self.examples, opened.file, opened.path
         cost = Cost()
         for number, group in enumerate(layout.begin(file)):
             root = file[group] if group else file
             found = {field.key: field.find(root, len(layout.paths) > 1) for field in self.fields}
+            for datasets in found.values():
+                opened.watch(datasets)
             rows = 0
             if layout.has_rows:
                 rows = common_rows(found, path)

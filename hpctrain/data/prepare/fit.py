@@ -44,6 +44,9 @@ class Rows(Protocol):
     def place_of(self, role: str, row: int) -> str:
         """Return words for where "inputs" or "targets" of a row are stored."""
 
+    def check_files(self) -> None:
+        """Raise a `UserError` where a file has changed while it was read."""
+
 
 class Parts(Protocol):
     """What is needed of a split."""
@@ -203,6 +206,7 @@ def _tree(
         moments = moments_of(bound.elements.values(block))
         held = moments[:, moments[COUNT] > 0]
         if np.isinf(held[[MINIMUM, MAXIMUM]]).any():
+            source.check_files()
             raise _infinite(source, role, chain, bound, block, lo + trains)
         del block  # before there is room for the next one
         tree.add(0, lo // rows, moments)

@@ -19,7 +19,7 @@ from hpctrain.data.filters import check_filters
 from hpctrain.data.manifest import SourceFile
 from hpctrain.data.virtual import check_virtual
 from hpctrain.errors import UserError, nearest
-from hpctrain.tools.cutting.raw import has_references, read_whole, same
+from hpctrain.tools.cutting.raw import has_references, read_whole, reading, same
 from hpctrain.tools.inspecting.contents import place_of
 
 COPY_BYTES = 16 << 20  # a dataset without rows of its own is copied into every shard up to this size
@@ -157,7 +157,11 @@ def _datasets(path: str) -> tuple[dict[str, _Seen], dict[str, str]]:
                 found[prefix + name] = _see(item)
 
     with open_file(path) as file:
-        visit(file, "", frozenset())
+        try:
+            visit(file, "", frozenset())
+        except (OSError, RuntimeError, KeyError) as error:
+            text = str(error).splitlines()[0].strip("'\"")
+            raise UserError(f"HDF5 cannot read what is in {path}", found=text, hint="the file may be damaged") from None
     return found, links
 
 
@@ -263,10 +267,10 @@ def _why_not_copied(name: str, paths: Sequence[str], seen: list[_Seen], rows: tu
         return f"it has {counts} rows where the others have {', '.join(map(str, rows[:3]))}, and is too large to copy"
     if any(one.rows != seen[0].rows or one.shape != seen[0].shape or one.dtype != seen[0].dtype for one in seen):
         return "it is not the same in all files"
-    with open_file(paths[0]) as file:
+    with open_file(paths[0]) as file, reading(paths[0], name):
         first = read_whole(file[name])
     for path in paths[1:]:
-        with open_file(path) as file:
+        with open_file(path) as file, reading(path, name):
             if not same(first, read_whole(file[name])):
                 return f"it is not the same in {path} as in {paths[0]}"
     return None

@@ -6,8 +6,30 @@ or a NaN with a payload.  Texts and lists of varying length travel as Python obj
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import h5py
 import numpy as np
+
+from hpctrain.errors import UserError
+
+
+@contextlib.contextmanager
+def reading(path: str, name: str, lo: int = 0, hi: int = 0) -> Iterator[None]:
+    """Turn HDF5's failure to read a dataset, or its rows lo..hi, into a `UserError` that names it and its file."""
+    try:
+        yield
+    except (OSError, RuntimeError, KeyError) as error:
+        text = str(error)
+        if "write failed" in text:  # of what is copied in one go: the target's disk
+            raise
+        rows = f", rows {lo} to {hi - 1}," if hi else ""
+        raise UserError(
+            f"HDF5 cannot read {name!r}{rows} in {path}",
+            found=text.splitlines()[0].strip("'\""),
+            hint="the file may be damaged; h5dump shows how far it can be read",
+        ) from None
 
 
 def read_rows(dataset: h5py.Dataset, lo: int, hi: int) -> np.ndarray:

@@ -15,11 +15,10 @@ from pathlib import Path
 import h5py
 
 from hpctrain.data.files import open_file
-from hpctrain.errors import UserError
 from hpctrain.files import atomic_write
 from hpctrain.tools.cutting.layout import Layout
 from hpctrain.tools.cutting.plan import Plan
-from hpctrain.tools.cutting.raw import copy_attributes, read_rows, write_rows
+from hpctrain.tools.cutting.raw import copy_attributes, read_rows, reading, write_rows
 
 BLOCK_BYTES = 32 << 20
 _LOSSY = frozenset([h5py.h5z.FILTER_SCALEOFFSET, 32013, 32017, 32018, 32022, 32023, 32024, 32028])  # zfp, sz, ...
@@ -33,7 +32,7 @@ def write_shard(plan: Plan, index: int, progress: Callable[[int], None]) -> None
     """
 
     def write(temporary: Path) -> None:
-        with _wording_errors(temporary), h5py.File(temporary, "w") as target:
+        with _wording_errors(), h5py.File(temporary, "w") as target:
             _write(plan.layout, plan.rows(index), target, progress)
 
     atomic_write(plan.folder / plan.file(index), write)
@@ -45,7 +44,8 @@ def _write(layout: Layout, rows: range, target: h5py.File, progress: Callable[[i
         copy_attributes(source, target)
         for path in layout.copied:
             _copy_groups(source, target, path)
-            source.copy(path, target, path)
+            with reading(source.filename, path):
+                source.copy(path, target, path)
     for cut in layout.cut:
         parts = []  # file, its first and last row, and where they go
         for number, source_file in enumerate(layout.sources):
@@ -134,7 +134,9 @@ def _move(
     first, last = _whole_chunks(source, lo, hi, target, at)
     for start, stop in ((lo, first), (last, hi)):
         for begin, end in _blocks(source, start, stop, row_bytes):
-            write_rows(target, at + begin - lo, read_rows(source, begin, end))
+            with reading(source.file.filename, source.name, begin, end):
+                rows = read_rows(source, begin, end)
+            write_rows(target, at + begin - lo, rows)
             progress((end - begin) * row_bytes)
         if start == lo and first < last:
             _copy_chunks(source, first, last, target, at + first - lo, row_bytes, progress)
@@ -176,10 +178,11 @@ def _copy_chunks(
     columns = [range(0, extent, step) for extent, step in zip(shape[1:], chunks[1:], strict=True)]
     for begin in range(lo, hi, chunks[0]):
         for place in _product(columns):
-            stored = source.id.get_chunk_info_by_coord((begin, *place))
-            if stored.byte_offset is None:
-                continue  # never written: it holds the fill value, as the target's does
-            mask, content = source.id.read_direct_chunk((begin, *place))
+            with reading(source.file.filename, source.name, begin, min(begin + chunks[0], hi)):
+                stored = source.id.get_chunk_info_by_coord((begin, *place))
+                if stored.byte_offset is None:
+                    continue  # never written: it holds the fill value, as the target's does
+                mask, content = source.id.read_direct_chunk((begin, *place))
             target.id.write_direct_chunk((at + begin - lo, *place), content, mask)
         progress(min(chunks[0], hi - begin) * row_bytes)
 
@@ -193,18 +196,13 @@ def _product(axes: list[range]) -> Iterator[tuple[int, ...]]:
 
 
 @contextlib.contextmanager
-def _wording_errors(path: Path) -> Iterator[None]:
-    """Turn what HDF5 says when a disk is full, or a source cannot be read, into the system's own error or ours."""
+def _wording_errors() -> Iterator[None]:
+    """Turn what HDF5 says when a disk is full into the system's own error."""
     try:
         yield
     except (OSError, RuntimeError) as error:
         text = str(error)
         if isinstance(error, OSError) and error.errno:
             raise
-        if number := re.search(r"errno = (\d+)", text):
-            raise OSError(int(number[1]), text) from None
-        if "write" in text and "read" not in text:
-            raise OSError(errno.EIO, text) from None
-        raise UserError(
-            "HDF5 cannot read the rows that are to be cut", found=text.splitlines()[0], hint="is a source file damaged?"
-        ) from None
+        number = re.search(r"errno = (\d+)", text)
+        raise OSError(int(number[1]) if number else errno.EIO, text) from None
