@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from datasets import write_arrays
+from guessed import IMAGES, X, data_of, job_of
 from wild import NAMES, files_of
 
-from hpctrain import Job, train
+from hpctrain import train
 from hpctrain.comm.single_group import SingleGroup
 from hpctrain.errors import UserError
 from hpctrain.run.master import resolve
@@ -58,7 +59,16 @@ WANTED: dict[str, tuple[dict, int | None]] = {
     "compressed": (XY, 80),
     "file_each": ({"examples": "files", "input": "climate/data", "target": "climate/labels_0"}, 8),
     "masked_columns": ({"input": "INPUTS/src", "combine": "stack", "target": "TARGETS/kind"}, 60),
-    "group_each": ({"examples": "groups", "group": "sample_*", "input": "image", "target": "label"}, 24),
+    "group_each": (
+        {
+            "examples": "groups",
+            "group": "sample_*",
+            "input": ["image", "angle", "energy"],
+            "combine": "flat",
+            "target": "label",
+        },
+        24,
+    ),
     "texts": ({"input": "measured", "target": "class", "prepare": ["fill"]}, 60),
     "one_series": (
         {"input": "signal", "target": "signal", "windows": {"length": 48, "horizon": 1, "stride": 1, "run": "run_id"}},
@@ -70,18 +80,6 @@ OTHER_NETWORKS = {
     *("climate", "file_each", "volumes", "masked", "masked_columns", "samples", "group_each", "series", "one_series")
 }
 DENSE = [layout for layout in NAMES if layout not in OTHER_NETWORKS]
-
-
-def job_of(folder: Path, paths: list[Path], overrides: list[str] | None = None) -> Job:
-    (folder / "job.toml").write_text(tool.init([str(path) for path in paths]))
-    return Job.load(folder / "job.toml", overrides or [])
-
-
-def data_of(folder: Path, **datasets: object) -> dict:
-    """Guess the section for one file with these datasets."""
-    path = write_arrays(folder / "a.h5", **datasets)
-    section = tomllib.loads(tool.init([str(path)]))["data"]
-    return {key: value for key, value in section.items() if key not in ("files", "split")}
 
 
 @pytest.mark.parametrize("layout", NAMES)
@@ -120,9 +118,6 @@ def test_a_file_of_statistics_beside_one_example_a_file_is_left_out(tmp_path: Pa
 def test_other_choices_are_listed(tmp_path: Path) -> None:
     text = tool.init([str(path) for path in files_of("jets", tmp_path)])
     assert "#     input = 'constituents' (float32 of (150, 16) an example)" in text
-
-
-X, IMAGES = np.random.default_rng(0).normal(size=(120, 6)), np.random.default_rng(0).normal(size=(120, 12, 12, 3))
 
 
 def test_targets_are_told_by_their_names(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hpctrain.tools.inspecting.contents import Entry
 
 MANY_CLASSES = 1000
 _ONE_HOT_WIDEST = 4096
+_FEWEST_ROWS, _MOSTLY = 16, 0.9  # that tell a count of the rows, and how many of the steps between them
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,11 @@ class Candidate:
     entry: Entry
     shape: tuple[int, ...]
     survey: Survey
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether an example is a row of the dataset, not all of it."""
+        return len(self.entry.shape) == len(self.shape) + 1
 
     @property
     def size(self) -> int:
@@ -59,12 +65,28 @@ class Candidate:
         count = max(int(summary.maximum) + 1, 2)
         return count if summary.classes is not None or count <= min(MANY_CLASSES, summary.read // 4) else None
 
-    def least_class(self) -> int | None:
-        """Return how many of the values that were looked at are of the rarest class; None where that is not known."""
+    def least_class(self, field: str | None = None) -> int | None:
+        """Return how many of the values that were looked at are of the rarest class; None where that is not known.
+
+        field  of records, whose classes are meant
+        """
+        if field is not None:
+            summary = self.survey.summaries(self.entry)[f".{field}"]
+            is_counted = summary.classes and len(summary.classes) >= (summary.distinct or 0)
+            return min(summary.classes.values()) if is_counted else None
         if columns := self.one_hot_columns():
             return int(self.survey.sample(self.entry)[:, -columns:].sum(axis=0).min())
         classes = self.survey.summary(self.entry).classes
         return min(classes.values()) if classes else None
+
+    def counts_rows(self, field: str | None = None) -> bool:
+        """Return whether whole numbers, one an example, rise by one from row to row; `field` of records."""
+        dtype = self.entry.dtype if field is None else self.entry.dtype[field]
+        if not self.has_rows or dtype.base.kind not in "iu" or not self.entry.readable:
+            return False
+        steps = np.diff(self.survey.sample(self.entry, field).reshape(-1))
+        # Files follow one another, and a sample has gaps.
+        return len(steps) >= _FEWEST_ROWS and np.mean(steps == 1) > _MOSTLY
 
     def one_hot_columns(self) -> int:
         """Return how many of the last columns are one-hot labels (a 1 and else 0 in each row), 0 if none are."""
@@ -85,6 +107,14 @@ class Candidate:
             if np.any(sums > 1):
                 return 0
         return 0
+
+    def table(self) -> np.ndarray:
+        """Return some rows of numbers, float64 (rows, size), as they are meant: NaN where a value is missing."""
+        rows, packed = self.survey.sample(self.entry).reshape(-1, max(self.size, 1)), self.entry.packed
+        for name in ("_FillValue", "missing_value"):
+            if name in packed:
+                rows = np.where(rows == packed[name], np.nan, rows)
+        return rows * packed.get("scale_factor", 1.0) + packed.get("add_offset", 0.0)
 
     def describe(self) -> str:
         """Return path and shape in words."""

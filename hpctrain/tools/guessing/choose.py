@@ -12,10 +12,12 @@ from dataclasses import replace
 
 from hpctrain.errors import UserError
 from hpctrain.tools.guessing.candidates import Candidate
-from hpctrain.tools.guessing.guess import Guess
+from hpctrain.tools.guessing.guess import LARGE, Guess, is_channels_first
 from hpctrain.tools.guessing.inputs import choose_inputs
 from hpctrain.tools.guessing.names import IMAGES, RUNS, fits, is_target, words
+from hpctrain.tools.guessing.pieces import Piece
 from hpctrain.tools.guessing.prepare import choose_preparation
+from hpctrain.tools.guessing.roles import Roles, find_roles
 from hpctrain.tools.guessing.survey import Survey
 from hpctrain.tools.guessing.target import Target, choose_target
 from hpctrain.tools.inspecting.contents import Entry, FileSet
@@ -24,7 +26,6 @@ _WINDOW = 48  # rows of a window over a series that is long enough
 _SHORTEST_SERIES = 16
 _FEWEST_OF_A_CLASS = 10  # so that a tenth of each class can be kept apart
 _FEWEST_FILES = 3  # that look like one example each, where they could also hold rows
-_LARGE = 8  # places along an edge of an image
 _LISTED = 20
 
 
@@ -97,7 +98,7 @@ def _files_first(files: FileSet, survey: Survey) -> Guess | None:
         return None
     largest = max(entries, key=lambda entry: entry.raw, default=None)
     # Files of other datasets beside them (statistics, say) are one more sign.
-    edge = 2 if len(survey.sets) > 1 else _LARGE
+    edge = 2 if len(survey.sets) > 1 else LARGE
     if largest is None or len(largest.shape) < 3 or min(largest.shape[:2]) < edge:
         return None
     is_square = max(largest.shape[:2]) <= 4 * min(largest.shape[:2])
@@ -157,7 +158,7 @@ def _series(files: FileSet, survey: Survey) -> Guess | None:
         shape,
         input_is="series",
     )
-    choose_preparation(found, [one], one)
+    choose_preparation(found, [Piece(one)], Piece(one))
     return found
 
 
@@ -168,7 +169,8 @@ def _put_together(
     target, other_targets = choose_target(candidates)
     if target is None:
         return None
-    inputs, other_inputs = choose_inputs(candidates, target)
+    roles = find_roles(candidates, target, "examples" not in keys)
+    inputs, other_inputs = choose_inputs(candidates, target, roles)
     if inputs is None:
         return None
     if target.kind == "class" and target.shape and inputs.shape[: len(target.shape)] != target.shape:
@@ -188,40 +190,48 @@ def _put_together(
     found = Guess(
         data, reasons, list(files.files), rows, inputs.shape, target.kind, target.shape, target.classes, target.as_real
     )
-    _weights(found, candidates, target)
+    _give_roles(found, roles)
+    _mask(found, candidates, target)
     _channels_first(found)
-    bytes_alone = len(inputs.members) == 1 and inputs.members[0].entry.dtype == "u1"
+    bytes_alone = len(inputs.members) == 1 and inputs.members[0].owner.entry.dtype == "u1"
     if bytes_alone or any(fits(one.path, IMAGES) for one in inputs.members):
         found.input_is = "image"
-    whole = not (target.columns or target.field)
-    choose_preparation(found, inputs.members, target.candidate, target.columns, whole)
-    has_label = target.kind == "class" and target.shape == () and not target.field
-    found.stratify = has_label and (target.candidate.least_class() or 0) >= _FEWEST_OF_A_CLASS
+    if inputs.combine == "flat":
+        found.parts = [(one.path, one.shape) for one in inputs.members]
+    choose_preparation(found, inputs.members, None if target.columns or target.field else Piece(target.candidate))
+    has_label = target.kind == "class" and target.shape == ()
+    found.stratify = has_label and (target.candidate.least_class(target.field) or 0) >= _FEWEST_OF_A_CLASS
     found.others += [f"target = {one.describe()}" for one in other_targets]
     found.others += [f"input = {one.describe()}" for one in other_inputs]
-    words_of = [one for one in candidates if one.entry.kind == "text" and one not in (target.candidate, *other_targets)]
+    taken = (target.candidate, *other_targets)
+    words_of = [one for one in candidates if one.entry.kind == "text" and one not in taken and not roles.takes(one)]
     found.others += [f"input = {one.describe()}, whose texts are numbered" for one in words_of]
     return found
 
 
-def _weights(found: Guess, candidates: Sequence[Candidate], target: Target) -> None:
-    """Take weights of the examples, by name; a mask only where it has a place for each label."""
+def _give_roles(found: Guess, roles: Roles) -> None:
+    """Take weights and groups of the examples; say what is left out."""
+    if roles.weight is not None:
+        found.data["weight"], found.why["weight"] = roles.weight.text, "its name says so; it is one number an example"
+    if roles.group is not None:
+        found.group = roles.group.text
+    found.left_out |= {repr(name): why for name, why in roles.left_out.items()}
+
+
+def _mask(found: Guess, candidates: Sequence[Candidate], target: Target) -> None:
+    """Take a mask, by name, where it has a place for each label."""
     for one in candidates:
-        if not one.is_number or one is target.candidate:
-            continue
-        if "weight" not in found.data and words(one.name)[-1:] in (["weight"], ["weights"]) and not one.shape:
-            summary = one.survey.summary(one.entry)
-            if summary.minimum >= 0 and not summary.missing + summary.infinite:
-                found.data["weight"], found.why["weight"] = one.path, "its name says so; it is one number an example"
         is_mask = words(one.name) in (["mask"], ["masks"]) and len(one.shape) > 0 and one.shape == target.shape
-        if is_mask and "mask" not in found.data and set(one.survey.summary(one.entry).classes or [2]) <= {0, 1}:
+        if not is_mask or not one.is_number or one is target.candidate:
+            continue
+        if "mask" not in found.data and set(one.survey.summary(one.entry).classes or [2]) <= {0, 1}:
             found.data["mask"], found.why["mask"] = one.path, "its name says so; it has the targets' shape"
 
 
 def _channels_first(found: Guess) -> None:
     """Turn images whose first axis is much the shortest: that is how PyTorch stores channels."""
     shape = found.input_shape
-    if len(shape) < 3 or shape[0] > 4 or shape[-1] <= 4 or min(shape[1:]) < _LARGE:
+    if not is_channels_first(shape):
         return
     found.data["channels_first"] = True
     found.why["channels_first"] = f"{shape[0]} is much the shortest axis: {shape} becomes {(*shape[1:], shape[0])}"

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+LARGE = 8  # places along an edge of an image
+_MOST_CHANNELS = 4  # of images that may be stored channels first
+
 
 @dataclass
 class Guess:
@@ -35,6 +38,8 @@ class Guess:
     validation_files: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     stratify: bool = False  # whether there is one label of few an example
+    group: str | None = None  # what says which examples belong together
+    parts: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)  # of flat inputs: path and own shape
     input_is: str = ""  # a word for what examples are, where names tell: "image"
 
     @property
@@ -44,3 +49,9 @@ class Guess:
         for extent in self.target_shape:
             width *= extent
         return width
+
+
+def is_channels_first(shape: tuple[int, ...]) -> bool:
+    """Return whether examples are images whose first axis is much the shortest: that is how PyTorch stores channels."""
+    has_axes = len(shape) >= 3 and min(shape[1:]) >= LARGE
+    return has_axes and shape[0] <= _MOST_CHANNELS < shape[-1]

@@ -13,6 +13,7 @@ from hpctrain.tools.guessing.network import choose_network, epochs, global_batch
 from hpctrain.version import __version__
 
 _FEW_FILES = 6
+_MOST_LEFT_OUT = 12
 _COLUMN = 40  # where comments begin, if the line leaves room
 _WIDTH = 112
 
@@ -59,8 +60,10 @@ def job_text(found: Guess) -> str:
 
 def _data(found: Guess, absolute: bool) -> list[str]:
     lines = ["[data]", _files_line("files", found.files, absolute, _count(found.files))]
-    for name, why in list(found.left_out.items())[:_FEW_FILES]:
+    for name, why in list(found.left_out.items())[:_MOST_LEFT_OUT]:
         lines += _comment(f"left out: {name}: {why}")
+    if len(found.left_out) > _MOST_LEFT_OUT:
+        lines += _comment(f"... and {len(found.left_out) - _MOST_LEFT_OUT} more are left out")
     for key, value in found.data.items():
         lines.append(_with_comment(f"{key} = {toml(value)}", found.why.get(key, "")))
     for key, files in (("validation_files", found.validation_files), ("test_files", found.test_files)):
@@ -127,6 +130,6 @@ def _comment(text: str) -> list[str]:
     for word in text.split():
         if len(current) + len(word) + 1 > _WIDTH and current != "#":
             lines.append(current)
-            current = f"#{indent} "
+            current = f"#{indent}"
         current += f"{indent if current == '#' else ''} {word}"
     return [*lines, current]

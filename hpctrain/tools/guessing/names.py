@@ -21,6 +21,13 @@ NEITHER = _set(
     "id ids uid index indices idx weight weights mask masks time times timestamp timestamps date run fold split name "
     "names filename filenames seed key keys offset offsets"
 )
+WEIGHTS = _set("w wt wgt weight weights")
+GROUPS = _set(
+    "patient patients subject subjects person persons participant participants individual animal donor user station "
+    "site hospital household trajectory episode session experiment patientid subjectid personid userid"
+)
+_IDS = _set("id ids uid uuid guid rowid eventid sampleid objectid recordid caseid imageid fileid")
+_NUMBERS = _set("id ids uid no nr num number code key index")
 IMAGES = _set("image images img imgs picture pictures pixel pixels map maps photo photos frame frames")
 RUNS = _set("run runs run_id runid series_id trajectory episode experiment subject")
 
@@ -52,5 +59,21 @@ def is_target(path: str) -> int:
 
 
 def is_neither(path: str) -> bool:
-    """Return whether a path sounds like what is no input: a number of the row, a weight, a mask, a time."""
-    return any(word in NEITHER for word in words(last(path)))
+    """Return whether a path sounds like what is no input: a number of the row, a group, a weight, a mask, a time."""
+    return is_id(path) or is_group(path) or any(word in NEITHER for word in words(last(path)))
+
+
+def is_mask(path: str) -> bool:
+    """Return whether a path sounds like a mask."""
+    return bool({"mask", "masks"} & set(words(last(path))))
+
+
+def is_id(path: str) -> bool:
+    """Return whether a path sounds like names or numbers of the examples."""
+    return any(word in _IDS for word in words(last(path)))
+
+
+def is_group(path: str) -> bool:
+    """Return whether a path sounds like whom or what examples belong to: "patient", "subject_id"; not "patient_age"."""
+    found = words(last(path))
+    return any(word in GROUPS for word in found) and all(word in GROUPS | _NUMBERS for word in found)

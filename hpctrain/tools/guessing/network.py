@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from hpctrain.tools.guessing.guess import Guess
+from hpctrain.tools.guessing.guess import Guess, is_channels_first
 from hpctrain.tools.guessing.inputs import toml
 
 _SMALLEST_IMAGE = 8
 _SHORTEST_SERIES = 4
 _CHANNELS = 32  # a last axis up to this is taken for channels where the axes could be read both ways
 _UNITS = (128, 64)
+_CONV1D = ('{type = "conv1d", channels = 32, kernel = 5, padding = "same"}', '"relu"') * 2
 _FLATTENED = 4096  # numbers behind the convolutions that dense layers still take one by one
 
 
@@ -27,6 +28,8 @@ class Network:
 def choose_network(found: Guess) -> Network:
     """Return a network that fits the inputs and targets."""
     shape, outputs = found.input_shape, _outputs(found)
+    if found.parts:
+        return _branches(found, outputs)
     per_place = _per_place(found)
     if found.data.get("windows"):
         return Network(['preset = "lstm"', "width = 32"], f"a series, {shape}: an LSTM", [_plain_mlp()])
@@ -71,8 +74,49 @@ def _layers(*layers: str) -> list[str]:
     return ["layers = [", *(f"    {layer}," for layer in layers), "]"]
 
 
+def _branches(found: Guess, outputs: int) -> Network:
+    """Return a network with a branch for the first of several inputs, and one for all the numbers beside it."""
+    (path, shape), *_ = found.parts
+    first = [f'{{type = "columns", input = {toml(path)}}}']
+    if is_channels_first(shape):
+        first.append(f'{{type = "permute", axes = {toml([*range(1, len(shape)), 0])}}}')
+        shape = (*shape[1:], shape[0])
+    if len(shape) == 2 and (found.input_is == "image" or shape[0] == shape[1] >= _SMALLEST_IMAGE):
+        first, shape = [*first, f'{{type = "reshape", shape = {toml((*shape, 1))}}}'], (*shape, 1)
+    if len(shape) == 3 and min(shape[:2]) >= _SMALLEST_IMAGE:
+        first += _convolutions(shape)
+    elif len(shape) == 2 and shape[0] >= _SHORTEST_SERIES:
+        first += [*_CONV1D, '"global_avg_pool"']
+    elif len(shape) == 4 and min(shape[:3]) >= 2:
+        first += ['{type = "conv3d", channels = 8, kernel = 3, padding = "same"}', '"relu"', '"global_avg_pool"']
+    else:
+        first += ['"flatten"', '{type = "dense", units = 64}', '"relu"']
+    beside = [f'{{type = "columns", start = {math.prod(shape)}}}', '{type = "dense", units = 32}', '"relu"']
+    lines = ["layers = [", '    {type = "parallel", branches = [']
+    for branch in (first, beside):
+        lines += ["        [", *(f"            {layer}," for layer in branch), "        ],"]
+    lines += [
+        "    ]},",
+        '    {type = "dense", units = 64},',
+        '    "relu",',
+        f'    {{type = "dense", units = {outputs}}},',
+        "]",
+    ]
+    count = math.prod(found.input_shape) - math.prod(shape)
+    why = f"{path!r} has a branch of its own, the {count} number{'s' * (count != 1)} beside it another"
+    return Network(lines, why, [_plain_mlp()])
+
+
 def _image(shape: tuple[int, ...], outputs: int, reshape: bool = False) -> Network:
     layers = [f'{{type = "reshape", shape = {toml(shape)}}}'] if reshape else []
+    layers += [*_convolutions(shape), f'{{type = "dense", units = {outputs}}}']
+    why = f"images, {shape}: a small convolutional network"
+    return Network(_layers(*layers), why, ['preset = "resnet8"   (or resnet20: deeper)', _plain_mlp()])
+
+
+def _convolutions(shape: tuple[int, ...]) -> list[str]:
+    """Return layers that make a row of numbers of an image."""
+    layers = []
     height, width = shape[:2]
     for channels in (16, 32, 64):
         if min(height, width) < 4:
@@ -81,12 +125,8 @@ def _image(shape: tuple[int, ...], outputs: int, reshape: bool = False) -> Netwo
         layers.append('{type = "max_pool2d", size = 2}')
         height, width, features = height // 2, width // 2, channels
     if height * width * features <= _FLATTENED:
-        layers += ['"flatten"', '{type = "dense", units = 64}', '"relu"']
-    else:
-        layers.append('"global_avg_pool"')
-    layers.append(f'{{type = "dense", units = {outputs}}}')
-    why = f"images, {shape}: a small convolutional network"
-    return Network(_layers(*layers), why, ['preset = "resnet8"   (or resnet20: deeper)', _plain_mlp()])
+        return [*layers, '"flatten"', '{type = "dense", units = 64}', '"relu"']
+    return [*layers, '"global_avg_pool"']
 
 
 def _volume(shape: tuple[int, ...], outputs: int) -> Network:
@@ -100,14 +140,7 @@ def _volume(shape: tuple[int, ...], outputs: int) -> Network:
 
 
 def _series(shape: tuple[int, ...], outputs: int) -> Network:
-    layers = _layers(
-        '{type = "conv1d", channels = 32, kernel = 5, padding = "same"}',
-        '"relu"',
-        '{type = "conv1d", channels = 32, kernel = 5, padding = "same"}',
-        '"relu"',
-        '"global_avg_pool"',
-        f'{{type = "dense", units = {outputs}}}',
-    )
+    layers = _layers(*_CONV1D, '"global_avg_pool"', f'{{type = "dense", units = {outputs}}}')
     why = f"series of {shape[0]} steps of {shape[1]} numbers: convolutions along the steps"
     return Network(layers, why, ['preset = "lstm"', _plain_mlp()])
 
@@ -181,6 +214,8 @@ def split(found: Guess) -> tuple[dict[str, object], str]:
     why = "fractions of the examples, drawn by run.seed; the rest trains"
     if found.data.get("windows"):
         return wanted, "fractions of the windows, in time or by whole runs: no row is in two parts; the rest trains"
+    if found.group is not None and wanted:
+        return {**wanted, "group": found.group}, "whole groups, drawn by run.seed; the rest trains"
     if found.stratify and wanted:
         return {**wanted, "by": "stratified"}, "fractions of each class, drawn by run.seed; the rest trains"
     return wanted, why

@@ -22,7 +22,7 @@ class Survey:
         self.sets = list(sets)
         self.limits = limits or Limits()
         self._summaries: dict[int, dict[str, Summary]] = {}
-        self._samples: dict[int, np.ndarray] = {}
+        self._samples: dict[tuple[int, str | None], np.ndarray] = {}
 
     @classmethod
     def of(cls, paths: Sequence[str], limits: Limits | None = None) -> Survey:
@@ -40,9 +40,9 @@ class Survey:
         """Return what the values of a dataset of numbers or texts are like."""
         return self.summaries(entry).get("", Summary())
 
-    def sample(self, entry: Entry) -> np.ndarray:
-        """Return some rows of a dataset of numbers, as float64."""
-        key = id(entry)
+    def sample(self, entry: Entry, field: str | None = None) -> np.ndarray:
+        """Return some rows of a dataset of numbers, or of a field of records, as float64."""
+        key = (id(entry), field)
         if key not in self._samples:
-            self._samples[key] = sample(entry, SAMPLE_ROWS)
+            self._samples[key] = sample(entry, SAMPLE_ROWS, field)
         return self._samples[key]

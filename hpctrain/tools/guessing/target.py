@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpctrain.tools.guessing.candidates import Candidate
+from hpctrain.tools.guessing.candidates import MANY_CLASSES, Candidate
 from hpctrain.tools.guessing.names import TARGETS, fits, is_neither
 from hpctrain.tools.inspecting.contents import kind_of
 
@@ -53,11 +53,15 @@ def choose_target(candidates: Sequence[Candidate]) -> tuple[Target | None, list[
         if one.entry.kind == "record" and (target := _field(one)):
             return target, []
     inputs = [one for one in candidates if one.is_number and not is_neither(one.path)]
-    labels = [one for one in inputs if one.is_whole and one.shape in ((), (1,)) and _has_few(one)]
+    singles = [one for one in candidates if one.shape in ((), (1,)) and not is_neither(one.path)]
+    labels = [one for one in singles if one in inputs and one.is_whole and _has_few(one)]
     if len(labels) == 1 and len(inputs) > 1:
         return _whole(labels[0], "it is the one dataset of whole numbers with few values, one an example"), []
+    texts = [one for one in singles if _names_classes(one) and 2 * one.classes() <= one.survey.summary(one.entry).read]
+    if len(texts) == 1 and not labels and inputs:
+        return _whole(texts[0], "it is the one dataset of text with few values, one an example"), []
     largest = max((one.size for one in inputs), default=0)
-    small = [one for one in inputs if one.size <= min(_SMALL, largest // _MUCH_SMALLER)]
+    small = [one for one in inputs if one.size <= min(_SMALL, largest // _MUCH_SMALLER) and not _is_count(one)]
     if small:
         small.sort(key=lambda one: one.size)
         return _whole(small[0], "it is small beside the others, whose names say nothing"), small[1:]
@@ -67,6 +71,10 @@ def choose_target(candidates: Sequence[Candidate]) -> tuple[Target | None, list[
 def _names_classes(one: Candidate) -> bool:
     """Return whether a dataset holds texts of which few are different."""
     return one.entry.kind == "text" and one.entry.readable and one.classes() is not None
+
+
+def _is_count(one: Candidate) -> bool:
+    return one.shape in ((), (1,)) and one.counts_rows()
 
 
 def _has_few(one: Candidate) -> bool:
@@ -86,6 +94,8 @@ def _whole(one: Candidate, why: str) -> Target:
     if one.is_whole and (count := one.classes()) is not None:
         low = summary.minimum
         return Target(one, one.path, "class", shape, why, count, ignore=-1 if low == -1 else None)
+    if summary.whole and summary.classes and summary.minimum >= 0 and summary.maximum < MANY_CLASSES and not shape:
+        why += "; small whole numbers: stored as integers, they would be classes"
     return Target(one, one.path, "real", shape or (1,), why, as_real=one.is_whole)
 
 

@@ -104,8 +104,10 @@ def summarise(entry: Entry, limits: Limits, by_column: bool = False) -> dict[str
     return found
 
 
-def sample(entry: Entry, rows: int) -> np.ndarray:
+def sample(entry: Entry, rows: int, field: str | None = None) -> np.ndarray:
     """Return at most so many rows of a dataset of numbers, evenly spread over places and rows, as float64.
+
+    field  of a dataset of records: what is taken of it
 
     There are fewer where they are large: all together take a few megabytes, but for one row.  Raises `UserError` where
     the file is damaged.
@@ -116,8 +118,8 @@ def sample(entry: Entry, rows: int) -> np.ndarray:
     for index in places:
         path, name = entry.places[index]
         with open_file(path) as file:
-            dataset = file[name]
-            count = len(dataset)
+            dataset = file[name] if field is None else file[name].fields(field)
+            count = len(file[name])
             wanted = min(count, max(1, most // len(places)))
             # A few runs of neighbours: rows one by one would decode a chunk each.
             length = wanted if wanted == count else max(1, wanted // 4)
