@@ -20,6 +20,7 @@ class Batch:
              at every world size.  Dropout is keyed by id and step.
     step     the update that this batch belongs to, counted from 0 over the whole run
     epoch    counted from 0
+    first    where these rows begin among those of the global batch
     """
 
     inputs: np.ndarray
@@ -28,6 +29,7 @@ class Batch:
     ids: np.ndarray
     step: int
     epoch: int
+    first: int = 0
 
     @property
     def rows(self) -> int:
@@ -36,6 +38,5 @@ class Batch:
 
     def slice(self, lo: int, hi: int) -> Batch:
         """Return the rows lo..hi as a batch of views."""
-        return Batch(
-            self.inputs[lo:hi], self.targets[lo:hi], self.weight[lo:hi], self.ids[lo:hi], self.step, self.epoch
-        )
+        parts = (array[lo:hi] for array in (self.inputs, self.targets, self.weight, self.ids))
+        return Batch(*parts, self.step, self.epoch, self.first + lo)

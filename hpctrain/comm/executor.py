@@ -1,4 +1,4 @@
-"""`Executor`: runs the hops of a schedule on a group, on a float32 buffer in place, chunk by chunk."""
+"""`Executor`: runs the hops of a schedule on a group, on a float32 or int32 buffer in place, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Executor:
         self._leaving: deque[Request] = deque()
 
     def run(self, buffer: np.ndarray, finished: Callable[[int, int], None] | None = None) -> None:
-        """Run all hops on a 1-D float32 buffer, in place; every rank calls it with the same length.
+        """Run all hops on a 1-D float32 or int32 buffer, in place; every rank calls it with the same length.
 
         `finished(lo, hi)` is called for elements that have come in and will not change any more, as early as possible;
         together these are all elements that the hops receive.
@@ -66,7 +66,7 @@ class Executor:
             self._coming.popleft().wait()
             if receive.combine:
                 self._finish_sends(receive.after_sent)
-                add_into(buffer[receive.lo : receive.hi], plan.places[number])
+                add_into(buffer[receive.lo : receive.hi], plan.places[number].view(buffer.dtype))
             if finished is not None:
                 for lo, hi in receive.finished:
                     finished(lo, hi)

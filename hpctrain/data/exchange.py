@@ -60,6 +60,11 @@ class Steps:
         lo = min(step * self.batch, self.total)
         return lo, min(lo + self.positions, self.total)
 
+    def share(self, step: int) -> tuple[int, int]:
+        """Return this rank's lo..hi among the positions of a step's batch."""
+        rows = min(self.batch, self.total - step * self.batch)
+        return worker_range(rows, self.group.rank, self.group.size, self.unit)
+
     def shares(self, positions: int) -> list[tuple[int, int]]:
         """Return for each step of a window of so many positions this rank's lo..hi among them."""
         shares = []

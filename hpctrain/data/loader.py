@@ -116,7 +116,8 @@ class BatchLoader:
         ids, (inputs, targets, stored) = window.rows(step_of_window)
         weight = self._weight[: len(ids)]
         self.shard.format.spread(stored, weight)
-        return Batch(inputs, targets, weight, ids, epoch * self.steps_per_epoch + step, epoch)
+        first = self.steps.share(step)[0]
+        return Batch(inputs, targets, weight, ids, epoch * self.steps_per_epoch + step, epoch, first)
 
     def describe(self) -> str:
         """Say what order the examples come in, and what that costs in mixing."""

@@ -19,6 +19,7 @@ from hpctrain.job.builder import load_builder
 from hpctrain.job.data import DataSection, Split
 from hpctrain.job.file import BUILTIN, parse_toml, read_toml, with_absolute_paths, write_toml
 from hpctrain.job.overrides import apply_overrides
+from hpctrain.job.reproducible import check_reproducible
 from hpctrain.job.sections import (
     ClipSection,
     EarlyStop,
@@ -87,6 +88,11 @@ class Job(Part):
                 "run.early_stop watches the validation part, but the job has none",
                 hint="add split = {validation = 0.1} or validation_files to [data]",
             )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _keeps_its_promise(self) -> Job:
+        check_reproducible(self)
         return self
 
     @pydantic.model_validator(mode="after")
@@ -188,6 +194,8 @@ class Job(Part):
         """
         keeps_length = any(getattr(job.schedule, "depends_on_length", False) for job in (self, now))
         free = _FREE if keeps_length else _FREE + _LENGTH
+        if self.run.reproducible and now.run.reproducible:
+            free += ("strategy.collective", "strategy.chosen")
         before, after = dict(_flat(self.to_dict())), dict(_flat(now.to_dict()))
         return [
             f"{key} was {_show(before, key)}, is now {_show(after, key)}"

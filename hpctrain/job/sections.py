@@ -150,6 +150,7 @@ class RunSection(Part):
     global_batch: int = Field(32, ge=1)
     micro_batch: int | None = Field(None, ge=1)
     accumulate: int = Field(1, ge=1)
+    reproducible: bool = False
     seed: int = Field(0, ge=0, lt=2**63)
     dir: str | None = None
     checkpoint_every: CheckpointLength = "1 epoch"

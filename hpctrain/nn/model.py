@@ -12,6 +12,7 @@ from hpctrain.kernels.elementwise import blend
 from hpctrain.memory import aligned_zeros
 from hpctrain.nn import flat
 from hpctrain.nn.compose import compile_plan
+from hpctrain.nn.fixed_point import FixedPoint
 from hpctrain.nn.graph import build_graph
 from hpctrain.nn.initializers import fill_initial
 from hpctrain.nn.layers.base import Layer, Shape
@@ -32,11 +33,13 @@ class Model:
 
     params       (layout.size,) float32: all trainable numbers; `layout` names the tensors
     state        (state_layout.size,) float32: running statistics; `state_layout` names them
-    grad_buffer  float32: `grads`, `stats` and `tail`, summed over the ranks as one
+    grad_buffer  float32: `grads`, `stats`, slots of `fixed`, and `tail`, summed over the ranks as one
     grads        (layout.size,) view: *sums* of gradients over examples, never means
     stats        (state_layout.size,) view: sums over examples of what the running statistics follow
     tail         (TAIL,) view: see nn/flat.py
     table        the optimizer's factors for ranges of `params`; set by who binds an optimizer to the model
+
+    fixed        where the sums are taken by lanes (`lanes`: of a global batch, at most), in fixed point: `FixedPoint`
 
     Within a pass gradients become final, from the buffer's end to its start: `ready_offsets`.  At those that `cut_at`
     chooses `loss_and_grad` tells its caller.
@@ -57,6 +60,7 @@ class Model:
         allocate_gradients: Callable[[int], np.ndarray] | None = None,
         reduce: Callable[[np.ndarray], None] | None = None,
         dtype: Any = np.float32,
+        lanes: int | None = None,
     ) -> None:
         self.layers = tuple(layers)
         self.input_shape = tuple(input_shape) or (1,)
@@ -71,11 +75,15 @@ class Model:
         self.out_shape = self.graph.output_shape
         self.params = allocate(self.layout.size, dtype)
         self.state = allocate(self.state_layout.size, dtype)
-        summed = self.layout.size + self.state_layout.size + flat.TAIL
+        sizes = self.layout.size, self.state_layout.size
+        slots = FixedPoint.slots(self.layout, self.state_layout, lanes) if lanes else 0
+        summed = sum(sizes) + slots + flat.TAIL
         self.grad_buffer = allocate(summed, dtype) if allocate_gradients is None else allocate_gradients(summed)
-        self.grads, self.stats, self.tail = np.split(
-            self.grad_buffer, [self.layout.size, self.layout.size + self.state_layout.size]
-        )
+        self.grads, self.stats = np.split(self.grad_buffer[: sum(sizes)], [sizes[0]])
+        self.tail = self.grad_buffer[-flat.TAIL :]
+        self.fixed = FixedPoint(self.layout, self.state_layout, lanes, self.grad_buffer) if lanes else None
+        # What a pass stores or adds to: the sums themselves, or those of a lane alone.
+        self._own_sums = allocate(sum(sizes), dtype) if lanes else self.grad_buffer[: sum(sizes)]
         self.table: Any = None
         self._momentum = np.ones(self.state_layout.size, dtype)
         self._allocate = allocate
@@ -131,6 +139,7 @@ class Model:
         """Return the *sum* of the weighted losses over the rows (float64), and give its gradient.
 
         beta 1: the gradient is added to `grads` (and the statistics to `stats`); 0: it is stored, whatever they held.
+        Not where the model sums by lanes: see `add_lane`.
         Collective where `meets`: the gradient is then that of the losses of all ranks' rows by what this rank computed.
         ready(lo, loss): called at the cuts, when `grads[lo:]` and `stats` are final, with the sum of the losses.
         """
@@ -171,6 +180,15 @@ class Model:
         firsts = [0, *(stop[0] for stop in stops)]
         return tuple((first, last, numbers, lo) for first, (last, _, numbers, lo) in zip(firsts, stops, strict=False))
 
+    def add_lane(self, batch: Batch, lane: int, fresh: bool, weight: float) -> None:
+        """Add what a lane of the global batch gives to the sums in `fixed`; `fresh`: it is this rank's first.
+
+        weight  the sum of the rows' weights (float64)
+        """
+        loss = self._pass_over(batch, 0.0, self._reduce)
+        self.fixed.add(lane, self._own_sums, fresh)
+        self.fixed.note(lane, loss, weight)
+
     def predict(self, inputs: np.ndarray, outputs: np.ndarray) -> None:
         """Compute the network's outputs (rows, *out_shape) for inputs (rows, *input_shape), without dropout."""
         self.reserve(len(inputs))
@@ -195,13 +213,16 @@ class Model:
         if self.state_layout.size:
             blend(self.state.copy(), self.stats, self._momentum, 1.0)
         self.grad_buffer[:] = 0
+        if self.fixed is not None:
+            self.fixed.warm_up()
 
     def _make_workspace(self, capacity: int) -> None:
         self._capacity = capacity
         self._workspace = self._allocate(self.plan.workspace_floats(capacity), self.dtype)
         compiled = self._compiled
         # What every pass is given: put together once, because a small network feels it.
-        self._buffers = (compiled.train_program, *compiled.numbers, self.params, self.grads, self.state, self.stats)
+        grads, stats = np.split(self._own_sums, [self.layout.size])
+        self._buffers = (compiled.train_program, *compiled.numbers, self.params, grads, self.state, stats)
         self._buffers += (self._workspace, capacity)
         fixed = self._workspace[capacity * self.plan.row_floats :]
         self._meeting = [fixed[meet.offset :].view(np.float64)[: meet.count] for meet in compiled.meets]

@@ -28,6 +28,7 @@ from hpctrain.nn.losses import Loss, default_loss
 from hpctrain.nn.metrics import Metric, by_name, default_metrics
 from hpctrain.optim.groups import update_table
 from hpctrain.optim.table import UpdateTable
+from hpctrain.run.lanes import check_lanes, default_lane
 from hpctrain.run.learned import Learned, check_turns_back, preparation_of, split_of, with_way_to_split
 from hpctrain.run.network import network
 from hpctrain.run.notes import notes, preparation_notes, split_notes
@@ -166,6 +167,8 @@ def resolve(job: Job, workers: int = 1, learned: Learned | None = None) -> Prepa
     layers = network(job, facts, loss)
     graph = build_graph(layers, facts.input_shape or (1,))
     _check_meets(job, graph)
+    check_lanes(job, graph)
+    job = job.model_copy(update={"data": data.with_order(data.shuffle)})
     job = job.model_copy(update={"data": job.data.with_order(job.data.shuffle)})
     job = job.resolved(
         layers=None if job.model.python else layers,
@@ -197,10 +200,10 @@ def _check_memory(graph: Graph) -> None:
 
 
 def _micro_batch(job: Job, graph: Graph) -> int | None:
-    """Return the micro-batch of a job that names none although its network takes statistics over micro-batches."""
+    """Return the micro-batch of a job that names none although its sums or statistics are taken over micro-batches."""
     if job.run.micro_batch is None and graph.by_micro_batch:
         return min(job.run.global_batch, DEFAULT_MICRO_BATCH)
-    return None
+    return default_lane(job)
 
 
 def _check_meets(job: Job, graph: Graph) -> None:

@@ -22,9 +22,11 @@ from hpctrain.kernels.jit import cache_dir
 from hpctrain.memory import taken_bytes
 from hpctrain.nn import flat
 from hpctrain.nn.compose import compile_plan
+from hpctrain.nn.fixed_point import FixedPoint
 from hpctrain.nn.graph import Graph, build_graph
 from hpctrain.nn.plan import Plan, Value, make_plan
 from hpctrain.run.handing_out import demand_of
+from hpctrain.run.lanes import lanes_of
 from hpctrain.run.master import Prepared
 from hpctrain.run.network import network
 from hpctrain.training.evaluate import rows_a_pass
@@ -88,10 +90,13 @@ def estimate(prepared: Prepared, ranks: int, base: tuple[int, int]) -> MemoryEst
     held, passing = zip(*(_data(prepared, sources, ranks, rank) for rank in (0, min(1, ranks - 1))), strict=True)
     exchange = _exchange(prepared, sources, graph, ranks)
     sizes = graph.layout().size, graph.state_layout().size
-    summed = sum(sizes) + flat.TAIL
+    lanes = lanes_of(job)
+    slots = FixedPoint.slots(graph.layout(), graph.state_layout(), lanes) if lanes else 0
+    summed = sum(sizes) + slots + flat.TAIL
     both = {
         "parameters": taken_bytes(4 * sizes[0]),
         "gradients": taken_bytes(4 * summed),
+        "gradients of a lane": taken_bytes(4 * sum(sizes)) if lanes else 0,
         "running statistics": 2 * taken_bytes(4 * sizes[1]),
         **job.strategy.memory_bytes(ranks, sizes[0], summed, job.optimizer),
         "workspace": workspace_bytes(plan, *_rows(prepared, graph, plan, ranks)),
@@ -166,7 +171,7 @@ def _exchange(prepared: Prepared, sources: dict[str, Hdf5Source], graph: Graph, 
     if _ways(prepared, sources, ranks)[2]["train"] != MEMORY:
         return 0
     job = prepared.job
-    unit = job.run.micro_batch if graph.by_micro_batch else 1
+    unit = job.run.micro_batch if graph.by_micro_batch or job.run.reproducible else 1
     rows = prepared.facts.rows["train"]
     form = sources["train"].format
     return exchange_bytes(form, rows, job.run.update_batch, ranks, job.data.shuffle, unit)
@@ -175,7 +180,8 @@ def _exchange(prepared: Prepared, sources: dict[str, Hdf5Source], graph: Graph, 
 def _rows(prepared: Prepared, graph: Graph, plan: Plan, ranks: int) -> tuple[int, int]:
     """Return the rows of a pass of training and of evaluation (0: none) on a rank."""
     run, rows = prepared.job.run, prepared.facts.rows
-    train = run.micro_batch if graph.by_micro_batch else run.rows_a_pass(ranks)
+    by_micro_batch = graph.by_micro_batch or run.reproducible
+    train = run.micro_batch if by_micro_batch else run.rows_a_pass(ranks)
     judged = [row_range(rows[part], 0, ranks)[1] for part in ("validation", "test") if part in rows]
     return train, min(rows_a_pass(plan.row_floats), max(judged, default=0))
 

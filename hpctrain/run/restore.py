@@ -48,7 +48,7 @@ def restore(
     with group.agreed():
         put_back(checkpoint, model, strategy)
     say(f"resuming from {_short(checkpoint.path)}, after step {checkpoint.step:,}")
-    if checkpoint.world_size != group.size:
+    if checkpoint.world_size != group.size and not prepared.job.run.reproducible:
         say(
             f"the checkpoint was written by {checkpoint.world_size} ranks, this run has {group.size}: "
             "results agree to rounding, not bit for bit"
@@ -126,6 +126,7 @@ def put_back(checkpoint: Checkpoint, model: Model, strategy: StrategyRun | None)
         slots[name] = np.zeros_like(model.params)
         checkpoints.fill(model.layout, slots[name], tensors)
     strategy.load_state_dict(slots)
+    strategy.load_records(checkpoint.strategy)
 
 
 def _short(path: Path | None) -> str:

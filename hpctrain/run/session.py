@@ -20,6 +20,7 @@ from hpctrain.optim.clipping import Clip
 from hpctrain.optim.plateau import ReduceOnPlateau
 from hpctrain.run.folder import RunFolder
 from hpctrain.run.handing_out import hand_out
+from hpctrain.run.lanes import check_order, lanes_of
 from hpctrain.run.master import Prepared, update_table_of
 from hpctrain.run.network import interface_of, network
 from hpctrain.run.restore import restore
@@ -60,8 +61,8 @@ class Session:
         self._take_choices()
         run = job.run
         # Running statistics are taken over whole micro-batches, which then are the same at every world size, or over
-        # all ranks' rows.
-        by_micro_batch = self.model.graph.by_micro_batch
+        # all ranks' rows; sums in fixed point go by lanes, which are micro-batches, too.
+        by_micro_batch = self.model.graph.by_micro_batch or run.reproducible
         self._pass_rows = run.micro_batch if by_micro_batch else run.rows_a_pass(group.size)
         self.model.reserve(self._pass_rows)
         unit = self._pass_rows if by_micro_batch else 1
@@ -76,7 +77,9 @@ class Session:
         )
         self.say(self.loader.describe())
         self.metrics = by_name(job.metrics.names)
-        self.evaluator = Evaluator(group, self.model, self.metrics, prepared.preparation.targets)
+        self.evaluator = Evaluator(
+            group, self.model, self.metrics, prepared.preparation.targets, in_order=run.reproducible
+        )
         self.total_steps = prepared.total_steps
         self.setup_s = time.perf_counter() - self.started
         parts = [
@@ -97,6 +100,7 @@ class Session:
     def _take_order(self) -> None:
         """Write the order that training takes into the job, where what was wished for could not be had."""
         shuffle = self.dataset.ways.shuffle
+        check_order(self.job, shuffle)
         if shuffle != self.job.data.shuffle:
             self.job = self.job.model_copy(update={"data": self.job.data.with_order(shuffle)})
             self.prepared = replace(self.prepared, job=self.job)
@@ -122,6 +126,7 @@ class Session:
             allocate=self.group.allocate,
             allocate_gradients=lambda count: job.strategy.allocate_gradients(self.group, count),
             reduce=self.group.all_reduce,
+            lanes=lanes_of(job),
         )
         model.table = update_table_of(job, model.graph)
         model.initialize()
@@ -215,6 +220,7 @@ class Session:
                 slot: checkpoints.tensors_of(model.layout, values)
                 for slot, values in self.strategy.state_dict().items()
             },
+            strategy=self.strategy.records(),
             position=progress.as_position(totals),
             fingerprint=self.prepared.facts.fingerprint,
             interface=interface_of(self.prepared.facts),

@@ -19,6 +19,7 @@ from hpctrain.options import Bytes
 from hpctrain.strategies.base import FlatModel, StepOutcome, Strategy, StrategyRun
 from hpctrain.strategies.choosing import NATIVE, Choice, choose
 from hpctrain.strategies.reducers.base import Reducer
+from hpctrain.strategies.reducers.exact import FixedPointSum
 from hpctrain.strategies.reducers.overlapped import Overlapped, choose_cuts
 from hpctrain.strategies.reducers.whole import WholeBuffer
 
@@ -51,7 +52,8 @@ class AllReduce(Strategy):
     def bind(self, group: Group, model: FlatModel, optimizer: Any, clip: Any | None) -> AllReduceRun:
         """Make the run-time object and the optimizer's state."""
         buffer, cuts = model.grad_buffer, None
-        if group.nodes > 1 if self.overlap == "auto" else self.overlap and group.size > 1:
+        fixed = getattr(model, "fixed", None)
+        if fixed is None and (group.nodes > 1 if self.overlap == "auto" else self.overlap and group.size > 1):
             cuts = choose_cuts(model.ready_offsets, len(buffer), parse_bytes(self.bucket) // buffer.itemsize)
         choice, said, taken = Choice(collective=self.collective, ranks=""), [], self
         if self.collective == AUTO and group.size == 1:
@@ -60,7 +62,9 @@ class AllReduce(Strategy):
             choice, said = choose(group, buffer, len(buffer) // (1 + len(cuts or ())), self.chosen)
             taken = self.model_copy(update={"chosen": choice})
         reducer: Reducer
-        if cuts is None:
+        if fixed is not None:
+            reducer = FixedPointSum(choice.collective, choice.made(group), fixed)
+        elif cuts is None:
             reducer = WholeBuffer(choice.collective, choice.made(group), buffer)
         else:
             reducer = Overlapped(choice.collective, choice.made(group.apart()), buffer, cuts)
@@ -98,12 +102,14 @@ class AllReduceRun(StrategyRun):
         self._slots = {name: allocate(size) for name in optimizer.slots}
         self._average = None if optimizer.ema is None else WeightAverage(model.params, allocate(size), optimizer.ema)
 
-    def step(self, step: int, lr: float) -> StepOutcome:
+    def step(self, step: int, lr: float) -> StepOutcome | None:
         """Make one update; see `StrategyRun.step`."""
         model = self._model
         started = time.perf_counter()
         self._reducer.reduce(step)
         waited_s = time.perf_counter() - started
+        if self._reducer.again:
+            return None
         weight = float(self._tail[WEIGHT])
         loss, grad_norm = 0.0, None
         if weight != 0:  # NaN included: it must reach the weights, where it is seen, rather than be skipped over
@@ -121,7 +127,7 @@ class AllReduceRun(StrategyRun):
             self._average.add(step)
         model.update_state(float(self._tail[ROWS]))
         stop, checkpoint = bool(self._tail[STOP] > 0), bool(self._tail[CHECKPOINT] > 0)
-        return StepOutcome(weight, loss, grad_norm, stop, checkpoint, waited_s)
+        return StepOutcome(weight, loss, grad_norm, stop, checkpoint, waited_s, self._reducer.totals)
 
     @property
     def cuts(self) -> tuple[int, ...]:
@@ -155,6 +161,16 @@ class AllReduceRun(StrategyRun):
             )
         for name, values in state.items():
             own[name][:] = values
+
+    def records(self) -> dict[str, np.ndarray]:
+        """Return what the reducer keeps."""
+        return self._reducer.records()
+
+    def load_records(self, records: dict[str, np.ndarray]) -> None:
+        """Take over what `records` returned; `UserError` where something is missing."""
+        if missing := [name for name in self.records() if name not in records]:
+            raise UserError(f"the checkpoint lacks {', '.join(missing)} of the strategy", found=list(records) or "none")
+        self._reducer.load_records(records)
 
     def swap_average(self) -> None:
         """Exchange the weights with their moving average; see `StrategyRun.swap_average`."""

@@ -31,6 +31,7 @@ class FlatModel(Protocol):
     grad_buffer: np.ndarray
     table: Any
     ready_offsets: tuple[int, ...]
+    fixed: Any  # None, or the `nn.fixed_point.FixedPoint` of sums that do not depend on their order
 
     def update_state(self, rows: float) -> None:
         """Move the running statistics by the sums over all ranks' `rows` examples that stand behind `grads`."""
@@ -47,6 +48,7 @@ class StepOutcome:
     checkpoint   rank 0 wants a checkpoint after this step
     reduce_s     time on this rank until the sums were there: the others' lateness and the transfer, as far as it was
                  not hidden behind the backward pass
+    totals       sum of the losses, weight and rows over all ranks to the last bit; None where they are not known so
     """
 
     weight: float
@@ -55,6 +57,7 @@ class StepOutcome:
     stop: bool
     checkpoint: bool
     reduce_s: float = 0.0
+    totals: tuple[float, float, int] | None = None
 
 
 class Strategy(Part, ABC):
@@ -98,8 +101,10 @@ class StrategyRun(ABC):
     said: tuple[str, ...] = ()
 
     @abstractmethod
-    def step(self, step: int, lr: float) -> StepOutcome:
+    def step(self, step: int, lr: float) -> StepOutcome | None:
         """Make one update of `model.params`; `step` is counted from 0, `lr` is the learning rate of this step.
+
+        None, on every rank: nothing was done, and the gradients have to be summed once more (see `nn.fixed_point`).
 
         Takes `model.grad_buffer` with this rank's sums: the gradients of its rows, and in the tail their weight and
         loss and its wishes (`nn.flat`).  The content afterwards is undefined; the caller zeroes it for the next sums.
@@ -127,6 +132,13 @@ class StrategyRun(ABC):
     @abstractmethod
     def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
         """Take over what `state_dict` returned; `UserError` where names or lengths do not fit this job."""
+
+    def records(self) -> dict[str, np.ndarray]:
+        """Return what else a checkpoint must hold: arrays by name, of lengths of their own."""
+        return {}
+
+    def load_records(self, records: dict[str, np.ndarray]) -> None:  # noqa: B027 - most keep none
+        """Take over what `records` returned."""
 
     def swap_average(self) -> None:  # noqa: B027 - one that keeps no average has nothing to do
         """Exchange `model.params` with their moving average (`optimizer.ema`); nothing happens where there is none."""

@@ -215,6 +215,7 @@ epochs = 10                       # passes over the training rows
 # global_batch = 32               # examples an update, over all ranks together
 # micro_batch = 32                # examples a forward call on a rank: less memory; default: as many as there are
 # accumulate = 1                  # global batches an update: a larger batch in the same memory
+# reproducible = false            # true: the same bits at any number of ranks: sums go by micro-batches (default: 1/8)
 # seed = 0                        # initial weights, split, order and dropout come from it
 # dir = "runs/my-run"             # folder of the results; default: runs/NAME-001 and so on
 # checkpoint_every = "1 epoch"    # or "200 steps", "10 min", "never"

@@ -18,6 +18,7 @@ So a cut or flipped file is found before HDF5 parses a byte of it.  Inside:
     /parameters/<name>         one data set a tensor, in its own shape, little-endian float32, in layout order
     /state/<name>              running statistics, likewise
     /optimizer/<slot>/<name>   the optimizer's (and strategy's) buffers, by slot and tensor; checkpoints only
+    /strategy/<name>           further arrays of the strategy, of lengths of their own; checkpoints only
     /position                  attributes: step, epoch, step_in_epoch, loss_sum, weight_sum and further numbers;
                                checkpoints only
 
@@ -71,6 +72,7 @@ class Checkpoint:
     state: Tensors = field(default_factory=dict)  # float32
     optimizer: dict[str, Tensors] = field(default_factory=dict)  # by slot; their own dtypes
     position: dict[str, int | float] = field(default_factory=dict)
+    strategy: Tensors = field(default_factory=dict)  # their own dtypes and lengths
     fingerprint: dict[str, Any] = field(default_factory=dict)  # JSON values
     interface: dict[str, Any] = field(default_factory=dict)  # JSON values
     preparation: Tensors = field(default_factory=dict)  # float64
@@ -111,7 +113,7 @@ def save(path: str | Path, checkpoint: Checkpoint) -> None:
 
 def save_model(path: str | Path, checkpoint: Checkpoint) -> None:
     """Write the weights and the job, without the optimizer's state and the position; errors as in `save`."""
-    _save(Path(path), replace(checkpoint, optimizer={}, position={}), "model")
+    _save(Path(path), replace(checkpoint, optimizer={}, position={}, strategy={}), "model")
 
 
 def load(path: str | Path) -> Checkpoint:
@@ -271,6 +273,7 @@ def _write_content(output: _Output, checkpoint: Checkpoint, kind: str) -> None:
             optimizer = file.create_group("optimizer", track_order=True)
             for slot, tensors in checkpoint.optimizer.items():
                 _write_tensors(optimizer, _to_link(slot), tensors)
+            _write_tensors(file, "strategy", checkpoint.strategy)
             file.create_group("position").attrs.update(checkpoint.position)
 
 
@@ -336,6 +339,7 @@ def _read_content(file: h5py.File, path: Path) -> Checkpoint:
         state=_read_tensors(file["state"]),
         optimizer={_from_link(slot): _read_tensors(group) for slot, group in file.get("optimizer", {}).items()},
         position={name: value.item() for name, value in file["position"].attrs.items()} if "position" in file else {},
+        strategy=_read_tensors(file.get("strategy", {})),
         fingerprint=json.loads(file["data_fingerprint.json"].asstr()[()]),
         interface=json.loads(file["interface.json"].asstr()[()]),
         preparation=_read_tensors(file.get("preparation", {})),

@@ -1,22 +1,26 @@
 """`Evaluator`: loss and metrics of a model on one part of the data, exact over all ranks.
 
-Each rank evaluates the rows it holds.  What metrics keep are sums, moments or counts; the ranks' are merged in rank
-order and only then turned into values: never the mean of the ranks' values.
+Rows are judged in blocks (see `blocks`): each rank the rows it holds, or blocks that are the same at every world size.
+What metrics keep are sums, moments or counts; the blocks' are merged in order and only then turned into values: never
+the mean of the ranks' values.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from hpctrain.batch import Batch
 from hpctrain.comm.group import Group
 from hpctrain.data.prepare.chain import Chain
 from hpctrain.data.shard import Shard
 from hpctrain.monitor.base import EvaluationReport
 from hpctrain.nn.metrics import MeanPredictor, Metric
 from hpctrain.nn.model import Model
+from hpctrain.training.blocks import EqualBlocks, OwnBlocks
 
 ROWS = 256  # rows of one forward pass at most ...
 WORKSPACE_BYTES = 16 << 20  # ... and fewer where they need more workspace than this: evaluating must not need more than
@@ -33,26 +37,36 @@ class Evaluator:
 
     metrics  names -> `Metric` objects
     targets  what was done to real targets: the loss is that of prepared ones, metrics judge in the targets' own units
+    in_order  results have the same bits at every world size; rows are sent for that
     """
 
-    def __init__(self, group: Group, model: Model, metrics: dict[str, Metric], targets: Chain | None = None) -> None:
+    def __init__(
+        self,
+        group: Group,
+        model: Model,
+        metrics: dict[str, Metric],
+        targets: Chain | None = None,
+        in_order: bool = False,
+    ) -> None:
         self._group = group
         self._model = model
         self._metrics = metrics
         self._targets = targets
         self._rows = rows_a_pass(model.plan.row_floats)
+        self._blocks = (EqualBlocks if in_order else OwnBlocks)(group, self._rows)
         self._outputs = np.zeros((self._rows, *model.out_shape), np.float32)
         self._scratch = np.zeros(self._outputs.size, np.float32)
 
     def run(self, shard: Shard, part: str, epoch: int = 0, step: int = 0) -> EvaluationReport:
         """Evaluate a part of the data; every rank calls it with its shard.  The metrics begin with "loss"."""
         started = time.perf_counter()
-        states = self._empty_states(shard.total, shard.format.positions)
-        for batch in shard.batches(self._rows):
+
+        def judge(states: list[Any], batch: Batch) -> None:
             outputs = self._outputs[: batch.rows]
             self._model.predict(batch.inputs, outputs)
             self._add_outputs(states, outputs, batch.targets, batch.weight)
-        sums, values = self._finish(states)
+
+        sums, values = self._judge(shard, judge)
         seconds = time.perf_counter() - started
         return EvaluationReport(part, epoch, step, int(sums[2]), seconds, values)
 
@@ -65,24 +79,28 @@ class Evaluator:
         predictor = MeanPredictor()
         positions = train.format.positions
         width = train.format.target_width // positions
-        state = np.zeros(predictor.size(width))
-        for batch in train.batches(self._rows):
-            weight = batch.weight.reshape(-1)
-            predictor.update(state, self._own_units(batch.targets, len(weight)), weight)
-        gathered = self._group.all_gather_objects(state)
-        for other in gathered[1:]:
-            predictor.merge(gathered[0], other)
+        kept = []
+        for number, batches in self._blocks.of(train):
+            state = np.zeros(predictor.size(width))
+            for batch in batches:
+                weight = batch.weight.reshape(-1)
+                predictor.update(state, self._own_units(batch.targets, len(weight)), weight)
+            kept.append((number, state))
+        total, *others = self._in_order(kept)
+        for other in others:
+            predictor.merge(total, other)
         means = np.zeros((self._rows * positions, width), np.float64 if self._targets else np.float32)
-        predictor.fill(gathered[0], means)
+        predictor.fill(total, means)
         if self._targets:
             prepared = np.empty(means.shape, np.float32)
             self._targets.apply(means.reshape(self._rows, -1), prepared.reshape(self._rows, -1))
             means = prepared
         outputs = self._model.loss.outputs_saying(means).astype(np.float32).reshape(self._rows, -1)
-        states = self._empty_states(shard.total, positions)
-        for batch in shard.batches(self._rows):
+
+        def judge(states: list[Any], batch: Batch) -> None:
             self._add_outputs(states, outputs[: batch.rows], batch.targets, batch.weight)
-        return self._finish(states)[1]
+
+        return self._judge(shard, judge)[1]
 
     def warm_up(self) -> None:
         """Run every kernel of an evaluation on one dummy row."""
@@ -120,11 +138,21 @@ class Evaluator:
         values = self._targets.invert(values) if self._targets else values
         return values.reshape(rows, values.size // max(rows, 1))
 
-    def _finish(self, states: list[Any]) -> tuple[np.ndarray, dict[str, Any]]:
-        """Merge all ranks' states, in rank order; return the sums of the loss, and the values by name."""
-        gathered = self._group.all_gather_objects(states)
-        merged = gathered[0]
-        for other in gathered[1:]:
+    def _in_order(self, kept: list[tuple[int, Any]]) -> list[Any]:
+        """Return what all ranks kept of their blocks, in the order of the blocks' numbers.  Collective."""
+        gathered = [entry for entries in self._group.all_gather_objects(kept) for entry in entries]
+        return [state for _, state in sorted(gathered, key=lambda entry: entry[0])]
+
+    def _judge(self, shard: Shard, judge: Callable[[list[Any], Batch], None]) -> tuple[np.ndarray, dict[str, Any]]:
+        """Go through a part, and merge the blocks' states in order; return the sums of the loss, and the values."""
+        kept = []
+        for number, batches in self._blocks.of(shard):
+            states = self._empty_states(shard.total, shard.format.positions)
+            for batch in batches:
+                judge(states, batch)
+            kept.append((number, states))
+        merged, *others = self._in_order(kept)
+        for other in others:
             merged[0] += other[0]
             for metric, into, state in zip(self._metrics.values(), merged[1:], other[1:], strict=True):
                 metric.merge(into, state)

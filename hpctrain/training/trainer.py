@@ -120,8 +120,9 @@ class Trainer:
             weight = self._total(batch.weight)
             loss_sum = self._sum_gradients(batch, weight)
             lr = self.learning_rate(progress.step) * progress.plateau_factor
-            outcome = self.strategy.step(progress.step, lr)
-            progress.add(loss_sum, weight, batch.rows)
+            while (outcome := self.strategy.step(progress.step, lr)) is None:
+                self._sum_gradients(batch, weight)
+            progress.add(*self._own_part(outcome, (loss_sum, weight, batch.rows)))
             self._report_step(outcome, lr, time.perf_counter() - started, waited)
             if progress.step_in_epoch == self.loader.steps_per_epoch:
                 self._close_epoch(complete=True)
@@ -131,6 +132,12 @@ class Trainer:
             if self._done:
                 break
             started = time.perf_counter()
+
+    def _own_part(self, outcome: StepOutcome, own: tuple[float, float, int]) -> tuple[float, float, int]:
+        """Return this rank's part of a step's loss, weight and rows: rank 0 has it all where the total is known."""
+        if outcome.totals is None:
+            return own
+        return outcome.totals if self.group.rank == 0 else (0.0, 0.0, 0)
 
     def _total(self, weight: np.ndarray) -> float:
         """Return the sum of float32 weights in float64; numpy alone would make a buffer for each."""
@@ -151,6 +158,9 @@ class Trainer:
         tail[flat.STOP] = self.stop.requested is not None
         tail[flat.CHECKPOINT] = self._clock_wants_checkpoint()
         size = self.micro_batch or max(batch.rows, 1)
+        if model.fixed is not None:
+            self._sum_lanes(batch, size)
+            return 0.0
         if model.meets and batch.rows > size:
             raise AssertionError(f"{batch.rows} rows in passes of {size}, where every rank must make one pass")
         self._loss_sum = 0.0
@@ -170,6 +180,14 @@ class Trainer:
     def _tell_loss(self, loss_sum: float) -> None:
         with np.errstate(over="ignore"):  # a loss beyond float32 is shown as infinite
             self.model.tail[flat.LOSS] = loss_sum
+
+    def _sum_lanes(self, batch: Batch, size: int) -> None:
+        """Sum gradients over the batch in fixed point, by lanes of `size` rows; weights and losses go with them."""
+        fixed = self.model.fixed
+        fixed.begin()
+        for lo in range(0, batch.rows, size):
+            part = batch.slice(lo, lo + size)
+            self.model.add_lane(part, part.first // size, fresh=lo == 0, weight=self._total(part.weight))
 
     def _report_step(self, outcome: StepOutcome, lr: float, seconds: float, waited: float) -> None:
         progress = self.progress

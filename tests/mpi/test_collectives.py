@@ -48,6 +48,18 @@ def test_all_reduce_of_integers_is_exact(collective):
         np.testing.assert_array_equal(buffer, pattern * (group.size * (group.size + 1) // 2))
 
 
+def test_all_reduce_of_whole_numbers_wraps_around(collective):
+    group = collective.group
+    for length in lengths(group.size):
+        given = [np.random.default_rng([rank, length]).integers(-(2**31), 2**31, length) for rank in range(group.size)]
+        buffer = given[group.rank].astype(np.int32)
+        collective.all_reduce(buffer)
+        np.testing.assert_array_equal(buffer, np.sum(given, axis=0).astype(np.int32))
+        floats = np.full(length, 0.5, np.float32)
+        collective.all_reduce(floats)  # the type may differ from call to call
+        np.testing.assert_array_equal(floats, np.full(length, 0.5 * group.size))
+
+
 def test_every_rank_has_the_same_bits_and_has_them_again(collective):
     group = collective.group
     results = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 
@@ -11,10 +12,11 @@ from hpctrain.comm.schedule import part_bounds
 
 
 class Collective(ABC):
-    """Combines 1-D C-contiguous float32 buffers in place; sums, never averages.
+    """Combines 1-D C-contiguous float32 or int32 buffers in place; sums, never averages.
 
     Every rank calls the same operation with the same length.  The result of `all_reduce` has the same bits on every
-    rank.  What is made for a buffer (scratch) is kept: the second call with the same length allocates nothing.
+    rank; sums of int32 wrap around, and are the same in any order.  What is made for a buffer (scratch) is kept: the
+    second call with the same length allocates nothing.
     """
 
     def __init__(self, group: Group) -> None:
@@ -51,13 +53,16 @@ class Collective(ABC):
         """Copy the root's buffer to all ranks."""
         self.group.broadcast(buffer, root)
 
-    def warm_up(self) -> None:  # noqa: B027 - one without kernels has nothing to do
-        """Compile the kernels, or load them from the cache.  No communication: ranks may call it at different times."""
+    def warm_up(self, dtype: Any = np.float32) -> None:  # noqa: B027 - one without kernels has nothing to do
+        """Compile the kernels for buffers of this type, or load them from the cache.
+
+        No communication: ranks may call it at different times.
+        """
 
     @staticmethod
     def check(buffer: np.ndarray) -> None:
-        """Raise a TypeError for what is not a 1-D C-contiguous float32 array."""
-        if buffer.dtype != np.float32 or buffer.ndim != 1 or not buffer.flags.c_contiguous:
+        """Raise a TypeError for what is not a 1-D C-contiguous float32 or int32 array."""
+        if buffer.dtype not in (np.float32, np.int32) or buffer.ndim != 1 or not buffer.flags.c_contiguous:
             raise TypeError(
-                f"a collective takes 1-D contiguous float32 arrays, not {buffer.dtype} of shape {buffer.shape}"
+                f"a collective takes 1-D contiguous float32 or int32 arrays, not {buffer.dtype} of shape {buffer.shape}"
             )

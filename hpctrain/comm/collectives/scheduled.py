@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -54,6 +54,6 @@ class ScheduledCollective(Collective):
         self.check(buffer)
         self._gathering.run(buffer)
 
-    def warm_up(self) -> None:
+    def warm_up(self, dtype: Any = np.float32) -> None:
         """Compile the addition, or load it from the cache."""
-        add_into(np.zeros(1, np.float32), np.zeros(1, np.float32))
+        add_into(np.zeros(1, dtype), np.zeros(1, dtype))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +45,7 @@ class WindowCollective(Collective):
         self._known: np.ndarray | None = None  # the last buffer, whether it is shared, and this rank's part of it
         self._shared: SharedRows | None = None
         self._part = (0, 0)
+        self._typed = (self._scratch, self._scratch)  # its rows and the scratch, as numbers of its type
 
     @staticmethod
     def allocate(group: Group, count: int) -> np.ndarray:
@@ -66,14 +68,23 @@ class WindowCollective(Collective):
             return
         shared = self._shared
         number = shared.meetings(2)
-        sum_rows(shared.rows, shared.flags, *self._place, number, self._spins, *self._part, self._scratch)
+        rows, scratch = self._typed
+        sum_rows(rows, shared.flags, *self._place, number, self._spins, *self._part, scratch)
 
     def _look_at(self, buffer: np.ndarray) -> None:
         """Note what is known of a buffer that may come again, as gradients do."""
-        self.check(buffer)
         self._known = buffer
         self._shared = shared_rows(buffer) if self.group.nodes == 1 else None
         self._part = self.owned(len(buffer))
+        self._take_type(buffer)
+        if self._shared is not None:
+            self._typed = self._shared.rows.view(buffer.dtype), self._scratch
+
+    def _take_type(self, buffer: np.ndarray) -> None:
+        """Check a buffer, and add numbers of its type from now on."""
+        self.check(buffer)
+        if self._scratch.dtype != buffer.dtype:
+            self._scratch = self._scratch.view(buffer.dtype)
 
     def reduce_scatter(self, buffer: np.ndarray) -> tuple[int, int]:
         """Make this rank's part the sum over all ranks and return it as (lo, hi)."""
@@ -96,15 +107,16 @@ class WindowCollective(Collective):
 
     def _run(self, buffer: np.ndarray, work: Callable[[SharedRows, int], None]) -> None:
         """Do some work on everybody's buffers between two meetings."""
-        self.check(buffer)
+        self._take_type(buffer)
         if self._local.size == 1:
             self._between.all_reduce(buffer)
             return
         shared, own = shared_rows(buffer), buffer
         if shared is None:
             own = self._room(len(buffer))
-            own[: len(buffer)] = buffer
             shared = shared_rows(own)
+            own = own.view(buffer.dtype)
+            own[: len(buffer)] = buffer
         self._meet(shared)
         work(shared, len(buffer))
         self._meet(shared)
@@ -123,7 +135,8 @@ class WindowCollective(Collective):
         meet(shared.flags, *self._place, shared.meetings(1), self._spins)
 
     def _add(self, shared: SharedRows, lo: int, hi: int, first: int, last: int) -> None:
-        add_rows(shared.rows, self._local.size, lo, hi, first, last, self._scratch)
+        rows = shared.rows.view(self._scratch.dtype)
+        add_rows(rows, self._local.size, lo, hi, first, last, self._scratch)
 
     def _sum(self, shared: SharedRows, length: int) -> None:
         rank, size = self._local.rank, self._local.size
@@ -134,14 +147,15 @@ class WindowCollective(Collective):
             return
         if self._is_even:
             self._add(shared, lo, hi, rank, rank + 1)
+            own = shared.rows[rank, lo:hi].view(self._scratch.dtype)
             self._between.all_reduce(
-                shared.rows[rank, lo:hi], lambda first, last: spread_row(shared.rows, size, rank, lo + first, lo + last)
+                own, lambda first, last: spread_row(shared.rows, size, rank, lo + first, lo + last)
             )
             return
         self._add(shared, lo, hi, 0, 1)
         self._meet(shared)
         if self._between is not None:
-            self._between.all_reduce(shared.rows[0, :length])
+            self._between.all_reduce(shared.rows[0, :length].view(self._scratch.dtype))
         self._meet(shared)
         if rank:
             copy_row(shared.rows, 0, rank, 0, length)
@@ -153,12 +167,13 @@ class WindowCollective(Collective):
             if other != rank:
                 copy_row(shared.rows, other, rank, bounds[other], bounds[other + 1])
 
-    def warm_up(self) -> None:
+    def warm_up(self, dtype: Any = np.float32) -> None:
         """Compile the kernels, or load them from the cache."""
         rows, flags = np.zeros((2, 16), np.float32), np.zeros(LINE, np.int64)
         meet(flags, 0, 1, 1, self._spins)
-        sum_rows(rows, flags, 0, 1, 2, self._spins, 0, 16, self._scratch)
-        add_rows(rows, 2, 0, 16, 0, 2, self._scratch)
         copy_row(rows, 0, 1, 0, 16)
         spread_row(rows, 2, 0, 0, 16)
+        rows, scratch = rows.view(dtype), np.zeros(BLOCK, dtype)
+        sum_rows(rows, flags, 0, 1, 2, self._spins, 0, 16, scratch)
+        add_rows(rows, 2, 0, 16, 0, 2, scratch)
         add_into(rows[0], rows[1])

@@ -17,6 +17,16 @@ class Reducer(ABC):
     def reduce(self, step: int) -> None:
         """Make the whole buffer the sum over all ranks; `step` is the number of the update, counted from 0."""
 
+    @property
+    def again(self) -> bool:
+        """Whether the last `reduce` could not be done: the gradients have to be summed once more, for another one."""
+        return False
+
+    @property
+    def totals(self) -> tuple[float, float, int] | None:
+        """Loss, weight and rows of the last step over all ranks, where they are known to the last bit of a float64."""
+        return None
+
     def ready(self, lo: int) -> None:  # noqa: B027 - one that sends nothing ahead has no use for it
         """Take notice that `grad_buffer[lo:]`, in floats, will not change before `reduce`."""
 
@@ -32,6 +42,13 @@ class Reducer(ABC):
     def state_dict(self) -> dict[str, np.ndarray]:
         """Return what a checkpoint must hold: flat arrays by name, the live ones, not copies."""
         return {}
+
+    def records(self) -> dict[str, np.ndarray]:
+        """Return what else a checkpoint must hold: arrays by name, of lengths of their own."""
+        return {}
+
+    def load_records(self, records: dict[str, np.ndarray]) -> None:  # noqa: B027 - most keep none
+        """Take over what `records` returned."""
 
     def warm_up(self) -> None:  # noqa: B027 - one without kernels of its own has nothing to do
         """Compile the kernels, or load them from the cache; changes nothing and does not communicate."""

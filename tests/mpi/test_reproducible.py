@@ -1,0 +1,121 @@
+"""`run.reproducible`: a run on several ranks ends with the very bits of the run on one, whatever sums and hands out."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from datasets import job_for, write_arrays
+
+from hpctrain import Job, train
+from hpctrain.comm import join
+from hpctrain.comm.collectives import COLLECTIVES
+from hpctrain.comm.single_group import SingleGroup
+
+pytestmark = pytest.mark.mpi(min_size=1)
+
+ROWS, BATCH, LANE = 107, 24, 5  # five lanes a batch, the last of 4 rows; the epoch's last batch has 5 rows of training
+MODELS: dict[str, list[Any]] = {
+    "mlp": ["flatten", {"type": "dense", "units": 33}, "relu", {"type": "dense", "units": 4}],
+    "cnn": [
+        {"type": "conv2d", "channels": 5, "kernel": 3},
+        "batch_norm",
+        "relu",
+        {"type": "max_pool2d", "size": 2},
+        "flatten",
+        {"type": "dropout", "rate": 0.3},
+        {"type": "dense", "units": 4},
+    ],
+    "gpt": [
+        "flatten",
+        {"type": "embedding", "size": 5, "units": 8},
+        "learned_positions",
+        {"type": "residual", "layers": ["layer_norm", {"type": "attention", "heads": 2, "causal": True}]},
+        {
+            "type": "residual",
+            "layers": ["layer_norm", {"type": "dense", "units": 16}, "gelu", {"type": "dense", "units": 8}],
+        },
+        "last_step",
+        {"type": "dense", "units": 4},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    group = join()
+    with tempfile.TemporaryDirectory() as own:
+        path = Path(group.broadcast_object(own))
+        if group.rank == 0:
+            random = np.random.default_rng(3)
+            x = random.integers(0, 5, (ROWS, 6, 4, 1)).astype("f4")
+            y = (x.sum((1, 2, 3)) * 3).astype("i8") % 4
+            write_arrays(path / "data.h5", x=x, y=y, w=random.uniform(0.1, 3, ROWS).astype("f4"))
+        group.barrier()
+        yield path
+        group.barrier()
+
+
+def job(folder: Path, model: str, steps: int = 9, **sections: dict[str, Any]) -> Job:
+    run = {"steps": steps, "global_batch": BATCH, "micro_batch": LANE, "reproducible": True, "progress": "none"}
+    given = {
+        "data": {"weight": "w", "split": {"validation": 0.2}, **sections.pop("data", {})},
+        "clip": {"norm": 0.5},
+        "optimizer": {"name": "adam", "lr": 0.02},
+        "schedule": {"name": "reduce_on_plateau", "patience": 1, "min_delta": 0.2},
+    }
+    return Job.from_dict(job_for(folder / "data.h5", model={"layers": MODELS[model]}, run=run, **given, **sections))
+
+
+_alone: dict[str, tuple] = {}
+
+
+def alone(folder: Path, model: str) -> tuple:
+    """The results of one rank, which rank 0 finds out for all."""
+    group = join()
+    if model not in _alone:
+        found = None
+        if group.rank == 0:
+            found = results(train(job(folder, model), run_dir=folder / f"{model}-alone", group=SingleGroup()))
+        _alone[model] = group.broadcast_object(found)
+    return _alone[model]
+
+
+def results(result: Any) -> tuple:
+    """All that must be the same to the last bit."""
+    return result.summary["weights_sha256"], [epoch["train_loss"] for epoch in result.history], result.history
+
+
+@pytest.mark.parametrize("model", list(MODELS))
+@pytest.mark.parametrize("distribute", ["scatter", "shared"])
+def test_the_bits_of_one_rank(folder: Path, model: str, distribute: str) -> None:
+    group = join()
+    name = ["window", "ring", "halving_doubling", "native"][(group.size + (distribute == "shared")) % 4]
+    made = job(folder, model, data={"distribute": distribute}, strategy={"collective": name})
+    found = results(train(made, run_dir=folder / f"{model}-{distribute}", group=group))
+    assert group.all_gather_objects(found[0]) == [alone(folder, model)[0]] * group.size
+    if group.rank == 0:
+        assert found[1:] == alone(folder, model)[1:]
+
+
+@pytest.mark.parametrize("collective", list(COLLECTIVES))
+def test_every_collective(folder: Path, collective: str) -> None:
+    made = job(folder, "mlp", strategy={"collective": collective})
+    found = train(made, run_dir=folder / f"by-{collective}", group=join())
+    assert found.summary["weights_sha256"] == alone(folder, "mlp")[0]
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_resumed_at_another_world_size(folder: Path, model: str) -> None:
+    group, path = join(), folder / f"{model}-resumed"
+    train(job(folder, model, steps=6), run_dir=path, group=group)  # within an epoch
+    if group.rank == 0:
+        on = job(folder, model, strategy={"collective": "native"})
+        found = results(train(on, run_dir=path, resume=True, group=SingleGroup()))
+        assert found[0] == alone(folder, model)[0]
+        assert found[1][-1] == alone(folder, model)[1][-1]
+    group.barrier()
