@@ -168,7 +168,6 @@ def resolve(job: Job, workers: int = 1, learned: Learned | None = None) -> Prepa
     graph = build_graph(layers, facts.input_shape or (1,))
     _check_meets(job, graph)
     check_lanes(job, graph)
-    job = job.model_copy(update={"data": data.with_order(data.shuffle)})
     job = job.model_copy(update={"data": job.data.with_order(job.data.shuffle)})
     job = job.resolved(
         layers=None if job.model.python else layers,
