@@ -22,7 +22,7 @@ from hpctrain.data.format import Arrays, RowFormat
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.data.mapping import MappedRows
 from hpctrain.data.order import Chunks, EpochOrder
-from hpctrain.data.parts import PartRows
+from hpctrain.data.parts import PartRows, part_bytes
 from hpctrain.data.shard import Shard, Weigh, weighed_rows
 from hpctrain.data.sharding import row_range
 from hpctrain.kernels.select import copy_rows, gather_rows, rank_blocks, select_rows
@@ -211,4 +211,4 @@ class _GatheredWindow(Window):
 def mapped_bytes(form: RowFormat, rows: int, parts: int) -> int:
     """Return the memory that mapped data of so many rows take on a rank: what is not left in the files, and windows."""
     kept = rows * 4 * (form.target_words + form.weight_words)
-    return kept + parts * (rows // 8 + rows // 64) + 2 * (WINDOW_BYTES + form.row_bytes)
+    return kept + parts * part_bytes(rows) + 2 * (WINDOW_BYTES + form.row_bytes)

@@ -93,7 +93,7 @@ class Split(Part):
     @classmethod
     def _by_what_is_named(cls, values: Any) -> Any:
         """Take `group` or `index` for what the rows are split by where `by` is left out."""
-        if isinstance(values, dict) and "by" not in values:
+        if isinstance(values, dict) and values.get("by") is None:
             named = next((key for key in ("group", "index") if values.get(key) is not None), None)
             return {**values, "by": named}
         return values

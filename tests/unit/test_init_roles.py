@@ -29,7 +29,8 @@ def test_weights_ids_and_counts_are_no_inputs(tmp_path: Path) -> None:
 
 
 def test_what_looks_like_a_group_is_split_by(tmp_path: Path) -> None:
-    for name, people in (("patient", GROUPED), ("subject_id", np.array([f"s{i}" for i in GROUPED], "S4"))):
+    names = np.array([f"s{i}" for i in GROUPED], "S4")
+    for name, people in (("patient", GROUPED), ("subject_id", names), ("id", GROUPED)):
         path = write_arrays(tmp_path / f"{name}.h5", x=X, y=np.arange(120) % 2, **{name: people})
         section = tomllib.loads(tool.init([str(path)]))["data"]
         assert section["input"] == "x"

@@ -100,8 +100,8 @@ def find_roles(candidates: Sequence[Candidate], target: Target, has_rows: bool) 
             else:
                 roles.left_out[single.text] = "named like weights, which are numbers of 0 or more"
         elif is_group(single.name) or is_id(single.name):
-            apart = is_group(single.name) and has_rows and single.distinct() >= _FEWEST_GROUPS and single.comes_again()
-            if apart and roles.group is None:
+            is_one = has_rows and single.distinct() >= _FEWEST_GROUPS and single.comes_again()
+            if is_one and roles.group is None:
                 roles.group = single
             else:
                 roles.left_out[single.text] = "by its name it tells examples apart"
