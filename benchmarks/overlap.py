@@ -30,7 +30,8 @@ EXAMPLES = """\
 
 A step alone computes and updates and sends nothing; what a step takes more than that is exposed communication: waiting,
 and the share of the core that the transfer took.  The three are timed in turn.  Records: case, peer ("without"),
-ours_s, peer_s, ratio (of the exposed times, without over with), alone_s, wire_s, backward_left_s, bytes, bucket."""
+ours_s, peer_s, ratio (of the exposed times, without over with), alone_s, wire_s, backward_left_s, cpu_s and peer_cpu_s
+(CPU time that a step takes more than alone), exposed_share, allowed_share, bytes, bucket."""
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -92,6 +93,7 @@ def main(group: Group, args: argparse.Namespace) -> None:
             "alone": lambda record: time_text(record["alone_s"]),
             "without": lambda record: time_text(record["peer_s"]),
             "with overlap": lambda record: time_text(record["ours_s"]),
+            "its CPU time": lambda record: f"{time_text(record['peer_cpu_s'])}, {time_text(record['cpu_s'])}",
             "wire": lambda record: time_text(record["wire_s"]),
             "backward left": lambda record: time_text(record["backward_left_s"]),
             "share exposed": lambda record: f"{record['exposed_share']:.2f}",
@@ -111,16 +113,19 @@ def measure(group: Group, name: str, case: Case, args: argparse.Namespace) -> co
         "with": Stepper(group, case, AllReduce(overlap=True, **options)),
     }
     times: dict[str, list[float]] = {kind: [] for kind in steppers}
+    cpus: dict[str, list[float]] = {kind: [] for kind in steppers}
     left: list[float] = []
     for turn in range(args.pairs + 1):  # the first one makes connections and buffers
         for kind, stepper in steppers.items():
             group.barrier(patient=True)
-            started = time.perf_counter()
+            started, cpu = time.perf_counter(), time.process_time()
             for index in range(args.steps):
                 stepper.step(index)
-            seconds = max(group.all_gather_objects(time.perf_counter() - started)) / args.steps
+            spent = (time.perf_counter() - started, time.process_time() - cpu)
+            slowest = [max(every) / args.steps for every in zip(*group.all_gather_objects(spent), strict=True)]
             if turn:
-                times[kind].append(seconds)
+                times[kind].append(slowest[0])
+                cpus[kind].append(slowest[1])
         told = steppers["with"].told
         left.append(told[-1][1] - _last_large(told, len(steppers["with"].model.grad_buffer)))
     alone, without, overlapped = (statistics.median(times[kind]) for kind in steppers)
@@ -145,6 +150,8 @@ def measure(group: Group, name: str, case: Case, args: argparse.Namespace) -> co
         "alone_s": alone,
         "wire_s": wire_s,
         "backward_left_s": left_s,
+        "cpu_s": statistics.median(cpus["with"]) - statistics.median(cpus["alone"]),
+        "peer_cpu_s": statistics.median(cpus["without"]) - statistics.median(cpus["alone"]),
         "exposed_share": exposed[0] / exposed[1],
         "allowed_share": allowed,
         "bytes": sent,

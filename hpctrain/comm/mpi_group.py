@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _MAX_ROWS = 2**31 - 1  # what an MPI before version 4 can count
 _PATIENCE_S = 0.02
-_NAP_S = 0.0002  # longer naps leave the wire idle between messages, shorter ones take more of the core
+_NAP_S = 0.0005  # longer naps leave the wire idle between messages, shorter ones take more of the core
 _LAST_WORDS_S = 0.2  # launchers lose what was printed just before an abort: they need a moment to pass it on
 
 
