@@ -28,6 +28,19 @@ def test_weights_ids_and_counts_are_no_inputs(tmp_path: Path) -> None:
     assert "named like weights" in tool.init([str(write_arrays(tmp_path / "b.h5", **columns, weight=X[:, 1]))])
 
 
+@pytest.mark.parametrize("name", ["body_weight", "refractive_index", "time_of_flight", "offsetX"])
+def test_words_of_ids_and_weights_in_other_names_say_nothing(tmp_path: Path, name: str) -> None:
+    assert data_of(tmp_path, a=X[:, 0], label=np.arange(120) % 2, **{name: X[:, 1]})["input"] == ["a", name]
+
+
+@pytest.mark.parametrize("name", ["start_time", "sample_index", "fold", "pad_mask", "eventId"])
+def test_names_that_say_that_they_are_no_inputs(tmp_path: Path, name: str) -> None:
+    found = data_of(tmp_path, heat=X[:, 0], label=np.arange(120) % 2, **{name: X[:, 1]})
+    assert found == {"input": "heat", "target": "label"}
+    found = data_of(tmp_path, heat=X[:, 0], label=np.arange(120) % 2, mcWeight=np.abs(X[:, 1]))
+    assert found == {"input": "heat", "target": "label", "weight": "mcWeight"}
+
+
 def test_what_looks_like_a_group_is_split_by(tmp_path: Path) -> None:
     names = np.array([f"s{i}" for i in GROUPED], "S4")
     for name, people in (("patient", GROUPED), ("subject_id", names), ("id", GROUPED)):

@@ -25,7 +25,7 @@ FilePath = Annotated[str, Field(min_length=1), AfterValidator(lambda path: os.pa
 
 @dataclass(frozen=True)
 class Moments:
-    """Statistics of the training part's numbers, float64 (count,) each; NaN is left out.
+    """Statistics of the training part's numbers, float64 (count,) each; NaN and what does not count are left out.
 
     count, mean, std (of all: divided by the count), minimum, maximum
     """

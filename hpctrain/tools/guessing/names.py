@@ -28,6 +28,10 @@ GROUPS = _set(
 )
 _IDS = _set("id ids uid uuid guid rowid eventid sampleid objectid recordid caseid imageid fileid")
 _NUMBERS = _set("id ids uid no nr num number code key index")
+_OF_EXAMPLES = _set(
+    "sample samples example examples event events row rows record instance item entry file start end stop train "
+    "training test mc gen loss unix utc"
+)
 IMAGES = _set("image images img imgs picture pictures pixel pixels map maps photo photos frame frames")
 RUNS = _set("run runs run_id runid series_id trajectory episode experiment subject")
 
@@ -60,7 +64,16 @@ def is_target(path: str) -> int:
 
 def is_neither(path: str) -> bool:
     """Return whether a path sounds like what is no input: a number of the row, a group, a weight, a mask, a time."""
-    return is_id(path) or is_group(path) or any(word in NEITHER for word in words(last(path)))
+    found = words(last(path))
+    # "start_time" and "sample_weight" are none, "refractive_index", "time_of_flight" and "body_weight" may be.
+    says_so = any(word in NEITHER for word in found) and all(word in NEITHER | _OF_EXAMPLES for word in found)
+    return says_so or is_id(path) or is_group(path) or is_mask(path)
+
+
+def is_weight(path: str) -> bool:
+    """Return whether a path sounds like weights of the examples: "w", "sample_weight"; not "body_weight"."""
+    *before, word = words(last(path)) or [""]
+    return word in WEIGHTS and all(word in _OF_EXAMPLES for word in before)
 
 
 def is_mask(path: str) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hpctrain.tools.guessing.candidates import Candidate
-from hpctrain.tools.guessing.names import WEIGHTS, is_group, is_id, is_mask, is_neither, is_target, words
+from hpctrain.tools.guessing.names import is_group, is_id, is_mask, is_neither, is_target, is_weight
 from hpctrain.tools.guessing.pieces import can_be_named
 from hpctrain.tools.guessing.target import Target
 from hpctrain.tools.inspecting.contents import kind_of
@@ -127,6 +127,6 @@ def _singles(candidates: Sequence[Candidate], target: Target) -> Iterator[Single
 
 def _is_weight(single: Single, names: set[str]) -> bool:
     """Return whether the name says weights; `w` beside `u` and `v` is a part of a vector."""
-    if single.kind != "number" or words(single.name)[-1:] not in ([word] for word in WEIGHTS):
+    if single.kind != "number" or not is_weight(single.name):
         return False
     return single.name.lower() != "w" or not {"u", "v"} <= names
