@@ -11,8 +11,10 @@ from hpctrain.data.loader import BUFFER_BYTES, exchange_bytes, pool_rows
 from hpctrain.data.mapped import mapped_bytes
 from hpctrain.data.scatter import loading_bytes
 from hpctrain.data.splits import RowSplit
-from hpctrain.data.stream import stream_bytes
+from hpctrain.data.stream import JUDGING_BYTES, stream_bytes
 from hpctrain.data.ways import Needs
+
+_JUDGED_ROWS = 256  # of a rank at a time, at most
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,15 @@ def needs_of(
     if (distribute == "shared" or size == 1) and source.mapped_rows() is not None:
         mapped = mapped_bytes(form, split.rows, len(parts) if len(parts) > 1 else 0)
     chunk = int(np.diff(source.pieces()).max())
-    pool = pool_rows(form, demand.batch, demand.buffer_bytes) + chunk
     readers = 1 if distribute == "scatter" else size
-    streamed = stream_bytes(form, chunk, pool, readers, is_cut=True) + source.reading_bytes(chunk)
-    window = pool * form.row_bytes // 8
-    streamed += exchange_bytes(form, split.rows, demand.batch, size, "none", window_bytes=window)
-    return Needs(memory, loading, mapped, streamed)
+
+    def streaming(batch: int, buffer_bytes: int) -> tuple[int, int]:
+        """Return what reading takes, and what the exchange between the ranks does."""
+        pool = pool_rows(form, batch, buffer_bytes) + chunk
+        reading = stream_bytes(form, chunk, min(pool, split.rows), readers, is_cut=True) + source.reading_bytes(chunk)
+        window = pool * form.row_bytes // 8
+        return reading, exchange_bytes(form, split.rows, batch, size, "none", window_bytes=window)
+
+    reading, passed_on = streaming(demand.batch, demand.buffer_bytes)
+    judged = sum(streaming(_JUDGED_ROWS * size, JUDGING_BYTES))
+    return Needs(memory, loading, mapped, reading + passed_on, judged, passed_on)

@@ -29,7 +29,7 @@ from hpctrain.kernels.unshuffle import unshuffle
 from hpctrain.memory import private_peak
 
 _LOOK_S = 0.1  # how often the thread looks at how much memory there is
-_JUDGING_BYTES = 8 << 20  # a pool of rows that are only judged, in order
+JUDGING_BYTES = 8 << 20  # a pool of rows that are only judged, in order
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class StreamedShard(Shard):
 
     def batches(self, rows: int) -> Iterator[Batch]:
         """Yield this rank's share of every `rows` x size rows, in order; all ranks make all steps together."""
-        loader = BatchLoader(self.group, self, rows * self.group.size, 0, "none", buffer_bytes=_JUDGING_BYTES)
+        loader = BatchLoader(self.group, self, rows * self.group.size, 0, "none", buffer_bytes=JUDGING_BYTES)
         self._open[-1].once = True
         try:
             for batch in loader.epoch(0):

@@ -25,13 +25,17 @@ class Needs:
     memory    part -> its rows in memory
     loading   beside that, for a while, where any part of the source is read into memory
     mapped    all parts of the source, mapped; None where the source cannot be mapped
-    streamed  a part, streamed
+    streamed  the rows of training, streamed
+    judged    a part that is only judged, streamed; such parts take turns
+    passed_on of `streamed` what a rank takes that does not read
     """
 
     memory: dict[str, int]
     loading: int
     mapped: int | None
     streamed: int
+    judged: int = 0
+    passed_on: int = 0
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ from hpctrain.training.evaluate import rows_a_pass
 # network's module adds to that.
 _ENGINE_BYTES = 11 << 20
 _KERNEL_BYTES = 450 << 10
+# Of a stream: its own machine code, the reading thread's stack and heap, what HDF5 keeps of open files.
+_STREAMING_BYTES = 6 << 20
 # What a compilation leaves behind grows with the kernels; give or take a third.
 _COMPILE_BYTES, _COMPILE_KERNEL_BYTES = 40 << 20, 10 << 20
 
@@ -128,7 +130,7 @@ def _data(prepared: Prepared, sources: dict[str, Hdf5Source], ranks: int, rank: 
     distribute, needs, ways = _ways(prepared, sources, ranks)
     reads = distribute != "scatter" or rank == 0
     held = prepared.split.nbytes + sum(chain.kept_bytes for _, chain in prepared.preparation.chains())
-    passing = 0
+    passing = streams = 0
     if reads:
         passing = max(
             (fitting_bytes(chain, prepared.split.rows) for _, chain in prepared.preparation.chains()), default=0
@@ -141,14 +143,22 @@ def _data(prepared: Prepared, sources: dict[str, Hdf5Source], ranks: int, rank: 
         else:
             held += sum(size for own, size in need.memory.items() if ways[own] == MEMORY)
             held += need.mapped if MAPPED in chosen else 0
-            held += need.streamed if STREAMED in chosen and reads else 0
+            if ways["train"] == STREAMED and "train" in need.memory:
+                streams += _STREAMING_BYTES + (need.streamed if reads else need.passed_on)
         if MEMORY in chosen:
             fractions = split if part == "train" else (0.0, 0.0)
             passing = max(passing, loading_bytes(source, ranks, rank, distribute, fractions))
+    judged = [
+        need.judged if reads else 0
+        for need in needs
+        if any(own != "train" and ways[own] == STREAMED for own in need.memory)
+    ]
+    streams += max(judged, default=0)
     if job.loss.weighs and ways["train"] == MEMORY:
         train = sources["train"].format
         held += row_range(prepared.facts.rows["train"], rank, ranks)[1] * 4 * train.positions
-    return held, passing
+    # Streams begin when what is kept has been read.
+    return held + streams, max(0, passing - streams)
 
 
 def _ways(prepared: Prepared, sources: dict[str, Hdf5Source], ranks: int) -> tuple[str, list[Needs], dict[str, str]]:

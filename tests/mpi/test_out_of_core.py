@@ -60,7 +60,7 @@ def files(group):
 def small_pieces(monkeypatch):
     monkeypatch.setattr(mapping, "_CHUNK_BYTES", 300)
     monkeypatch.setattr(scatter, "BLOCK_BYTES", 2000)
-    monkeypatch.setattr(stream, "_JUDGING_BYTES", 600)
+    monkeypatch.setattr(stream, "JUDGING_BYTES", 600)
 
 
 def source_of(files, layout):

@@ -13,12 +13,15 @@ from hpctrain.data import scatter
 from hpctrain.data.format import RowFormat
 from hpctrain.data.hdf5 import Hdf5Source
 from hpctrain.data.loader import BatchLoader, exchange_bytes
+from hpctrain.data.needs import Demand, needs_of
 from hpctrain.data.prepare import fit as fitting
 from hpctrain.data.prepare.preparation import Preparation
 from hpctrain.data.prepare.scale import Scale
 from hpctrain.data.prepare.standardise import Standardise
 from hpctrain.data.shard import MemoryShard
 from hpctrain.data.sharding import Split
+from hpctrain.data.stream import JUDGING_BYTES
+from hpctrain.data.ways import STREAMED, Ways
 from hpctrain.nn.layers.activations import Relu
 from hpctrain.nn.layers.dense import Dense
 from hpctrain.nn.losses import SoftmaxCrossEntropy
@@ -113,6 +116,32 @@ def test_reading_is_counted_by_what_it_allocates(tmp_path, monkeypatch, dtype, r
     counted = scatter.loading_bytes(source, 1, 0, "scatter", split)
     # What preparation takes is counted for the worst of steps and types.
     assert peak - held - 1.1 * unused < 1.05 * counted < (1.2 * (peak - held) + (3 << 20 if is_prepared else 0))
+
+
+def test_streams_are_counted_by_the_arrays_that_they_make(tmp_path, monkeypatch):
+    rows, split = 40_000, Split(40_000, 0, 0.25)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.zeros((rows, 100), "f4"), chunks=(500, 100), compression="gzip")
+        file["y"] = np.zeros(rows, int)
+    source = Hdf5Source([str(tmp_path / "a.h5")], "x", "y")
+    demand = Demand("chunks", batch=64, buffer_bytes=4 << 20)
+    counted = needs_of(source, split, {"train": 0, "validation": 1}, "shared", demand, 1, is_close=True)
+    chosen = Ways({"train": STREAMED, "validation": STREAMED}, "chunks", ())
+    monkeypatch.setattr(loading, "choose", lambda *_: chosen)
+    dataset = loading.load(SingleGroup(), source, split=split, demand=demand)
+
+    def made(shard, batch, buffer_bytes):
+        loader = BatchLoader(SingleGroup(), shard, batch, 0, "chunks", buffer_bytes=buffer_bytes)
+        held, window = loader._feed.held, loader._feed.windows[0]
+        return sum(array.nbytes for array in (*held._arrays, *(held._raw or ()), *window._out))
+
+    # What HDF5 has in its cache of chunks, and the indices of windows, are counted beside these arrays.
+    arrays = made(dataset.train, 64, 4 << 20)
+    assert arrays < counted.streamed < arrays + source.reading_bytes(500) + (1 << 20)
+    arrays = made(dataset.validation, 256, JUDGING_BYTES)
+    assert arrays < counted.judged
+    assert counted.passed_on < counted.streamed / 4
+    dataset.close()
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
