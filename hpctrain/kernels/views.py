@@ -82,3 +82,14 @@ def keep_apart(typingctx):  # noqa: ANN001, ANN201
         return context.get_dummy_value()
 
     return types.void(), generate
+
+
+@intrinsic
+def merge_in(typingctx):  # noqa: ANN001, ANN201
+    """Make LLVM inline the function in which this stands: what it is given is then known in it."""
+
+    def generate(context, builder, signature, args):  # noqa: ANN001, ANN202
+        builder.function.attributes.add("alwaysinline")
+        return context.get_dummy_value()
+
+    return types.void(), generate

@@ -91,16 +91,17 @@ def estimate(prepared: Prepared, ranks: int, base: tuple[int, int]) -> MemoryEst
     sources = {part: source for part in facts.rows if (source := prepared.source(part)) is not None}
     held, passing = zip(*(_data(prepared, sources, ranks, rank) for rank in (0, min(1, ranks - 1))), strict=True)
     exchange = _exchange(prepared, sources, graph, ranks)
-    sizes = graph.layout().size, graph.state_layout().size
+    layout, state_layout = graph.layout(), graph.state_layout()
+    sizes = layout.size, state_layout.size
     lanes = lanes_of(job)
-    slots = FixedPoint.slots(graph.layout(), graph.state_layout(), lanes) if lanes else 0
+    slots = FixedPoint.slots(layout, state_layout, lanes) if lanes else 0
     summed = sum(sizes) + slots + flat.TAIL
     both = {
         "parameters": taken_bytes(4 * sizes[0]),
         "gradients": taken_bytes(4 * summed),
         "gradients of a lane": taken_bytes(4 * sum(sizes)) if lanes else 0,
         "running statistics": 2 * taken_bytes(4 * sizes[1]),
-        **job.strategy.memory_bytes(ranks, sizes[0], summed, job.optimizer),
+        **job.strategy.memory_bytes(ranks, layout, summed, job.optimizer),
         "workspace": workspace_bytes(plan, *_rows(prepared, graph, plan, ranks)),
         "evaluation": _evaluation(prepared, plan, ranks),
         "batches and their exchange": exchange,

@@ -204,6 +204,7 @@ class Session:
         return report
 
     def _save_checkpoint(self, progress: Progress, totals: tuple[float, float, int]) -> None:
+        self.strategy.settle()
         with self.group.agreed():
             if self.folder is not None:
                 path = checkpoints.step_path(self.folder.checkpoints, progress.step)

@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pydantic
 
 from hpctrain.comm.collectives import COLLECTIVES
+from hpctrain.comm.collectives.base import Collective
 from hpctrain.comm.collectives.choice import AUTO, allocate, likely
 from hpctrain.comm.group import Group
+from hpctrain.compress import COMPRESSIONS
+from hpctrain.compress.base import Compression
 from hpctrain.errors import UserError, unknown_name
 from hpctrain.memory import parse_bytes, taken_bytes
 from hpctrain.nn.flat import CHECKPOINT, LOSS, ROWS, STOP, TAIL, WEIGHT
 from hpctrain.optim.averaging import SLOT, WeightAverage
-from hpctrain.options import Bytes
+from hpctrain.options import Bytes, part_from, spec_of
 from hpctrain.strategies.base import FlatModel, StepOutcome, Strategy, StrategyRun
 from hpctrain.strategies.choosing import NATIVE, Choice, choose
 from hpctrain.strategies.reducers.base import Reducer
+from hpctrain.strategies.reducers.compressed import Compressed
 from hpctrain.strategies.reducers.exact import FixedPointSum
 from hpctrain.strategies.reducers.overlapped import Overlapped, choose_cuts
 from hpctrain.strategies.reducers.whole import WholeBuffer
+
+
+def _compression(spec: Any) -> Any:
+    return part_from(COMPRESSIONS, spec, "strategy.compression", "type") if spec is not None else None
+
+
+CompressionOptions = Annotated[
+    Compression,
+    pydantic.BeforeValidator(_compression),
+    pydantic.PlainSerializer(lambda part: spec_of(COMPRESSIONS, part, "type")),
+]
 
 
 class AllReduce(Strategy):
@@ -31,12 +46,14 @@ class AllReduce(Strategy):
     came to is `chosen`.
     With `overlap` gradients leave in buckets of at least `bucket` bytes while the backward pass goes on; "auto": where
     there are several nodes.  Within a node it is the cores that sum: there is nothing to hide.
+    `compression` (see `compress`) encodes gradients, for networks that are slower than the computing.
     """
 
     collective: str = AUTO
     chosen: Choice | None = None
     overlap: bool | Literal["auto"] = "auto"
     bucket: Bytes = "1 MB"
+    compression: CompressionOptions | None = None
 
     @pydantic.field_validator("collective")
     @classmethod
@@ -52,8 +69,8 @@ class AllReduce(Strategy):
     def bind(self, group: Group, model: FlatModel, optimizer: Any, clip: Any | None) -> AllReduceRun:
         """Make the run-time object and the optimizer's state."""
         buffer, cuts = model.grad_buffer, None
-        fixed = getattr(model, "fixed", None)
-        if fixed is None and (group.nodes > 1 if self.overlap == "auto" else self.overlap and group.size > 1):
+        overlaps = group.nodes > 1 if self.overlap == "auto" else self.overlap and group.size > 1
+        if overlaps and getattr(model, "fixed", None) is None:
             cuts = choose_cuts(model.ready_offsets, len(buffer), parse_bytes(self.bucket) // buffer.itemsize)
         choice, said, taken = Choice(collective=self.collective, ranks=""), [], self
         if self.collective == AUTO and group.size == 1:
@@ -61,16 +78,19 @@ class AllReduce(Strategy):
         elif self.collective == AUTO:
             choice, said = choose(group, buffer, len(buffer) // (1 + len(cuts or ())), self.chosen)
             taken = self.model_copy(update={"chosen": choice})
-        reducer: Reducer
-        if fixed is not None:
-            reducer = FixedPointSum(choice.collective, choice.made(group), fixed)
-        elif cuts is None:
-            reducer = WholeBuffer(choice.collective, choice.made(group), buffer)
-        else:
-            reducer = Overlapped(choice.collective, choice.made(group.apart()), buffer, cuts)
-        run = AllReduceRun(group, reducer, model, optimizer, clip)
+        collective = choice.collective, choice.made(group if cuts is None else group.apart())
+        run = AllReduceRun(group, self._reducer(*collective, model, cuts), model, optimizer, clip)
         run.taken, run.said = taken, tuple(said)
         return run
+
+    def _reducer(self, name: str, collective: Collective, model: FlatModel, cuts: tuple[int, ...] | None) -> Reducer:
+        if (fixed := getattr(model, "fixed", None)) is not None:
+            return FixedPointSum(name, collective, fixed)
+        if self.compression is not None:
+            return Compressed(name, collective, model, self.compression, cuts)
+        if cuts is not None:
+            return Overlapped(name, collective, model.grad_buffer, cuts)
+        return WholeBuffer(name, collective, model.grad_buffer)
 
     def goes_on_from(self, before: Strategy) -> Strategy:
         """Take over what "auto" came to when the run began."""
@@ -78,13 +98,18 @@ class AllReduce(Strategy):
             return self.model_copy(update={"chosen": before.chosen})
         return self
 
-    def memory_bytes(self, size: int, parameters: int, summed: int, optimizer: Any) -> dict[str, int]:
-        """Return the bytes of the optimizer's state, the weights' average and the collective's scratch."""
-        buffer = taken_bytes(4 * parameters)
+    def memory_bytes(self, size: int, layout: Any, summed: int, optimizer: Any) -> dict[str, int]:
+        """Return the bytes of the optimizer's state, the weights' average, the collective's scratch and compression."""
+        buffer = taken_bytes(4 * layout.size)
+        compression, encoding = self.compression, 0
+        if compression:
+            encoding = compression.memory_bytes([slot for slot in layout if compression.encodes(slot)])
+            encoding += buffer if compression.error_feedback else 0
         return {
             "optimizer": len(optimizer.slots) * buffer,
             "moving average of the weights": 0 if optimizer.ema is None else buffer,
             "combining gradients": COLLECTIVES.get(likely(self.collective, size)).scratch_bytes(summed, size),
+            "compressing gradients": encoding,
         }
 
 
@@ -134,16 +159,19 @@ class AllReduceRun(StrategyRun):
         """Where the reducer's buckets begin."""
         return self._reducer.cuts
 
-    def ready(self, lo: int) -> None:
+    def ready(self, lo: int, step: int) -> None:
         """Let the reducer know what is final."""
-        self._reducer.ready(lo)
+        self._reducer.ready(lo, step)
 
     def describe(self) -> str:
         """Return "all_reduce (COLLECTIVE)", the one that is at work."""
         return f"all_reduce ({self._reducer.describe()})"
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Return the optimizer's state buffers by slot name, and the average; each as long as the parameters."""
+        """Return the optimizer's state buffers by slot name, the average, and what the reducer keeps.
+
+        Each is as long as the parameters.
+        """
         average = {} if self._average is None else {SLOT: self._average.values}
         return {**self._slots, **average, **self._reducer.state_dict()}
 
@@ -161,6 +189,11 @@ class AllReduceRun(StrategyRun):
             )
         for name, values in state.items():
             own[name][:] = values
+        self._reducer.restored()
+
+    def settle(self) -> None:
+        """Bring together what the reducer keeps on each rank."""
+        self._reducer.settle()
 
     def records(self) -> dict[str, np.ndarray]:
         """Return what the reducer keeps."""

@@ -24,6 +24,7 @@ class FlatModel(Protocol):
     `grad_buffer` is `grads`, sums of running statistics, and the tail of `nn.flat.TAIL` floats; `grads` is a view into
     it.  `table` (an `optim` UpdateTable) gives the learning-rate and decay factors of ranges of `params`;
     `ready_offsets` says where `grads` is final from, descending, as a backward pass goes on.
+    Compression looks at `layout`, the places of the tensors, and `seed`.
     """
 
     params: np.ndarray
@@ -32,6 +33,8 @@ class FlatModel(Protocol):
     table: Any
     ready_offsets: tuple[int, ...]
     fixed: Any  # None, or the `nn.fixed_point.FixedPoint` of sums that do not depend on their order
+    layout: Any
+    seed: Any
 
     def update_state(self, rows: float) -> None:
         """Move the running statistics by the sums over all ranks' `rows` examples that stand behind `grads`."""
@@ -82,11 +85,11 @@ class Strategy(Part, ABC):
         return self
 
     @abstractmethod
-    def memory_bytes(self, size: int, parameters: int, summed: int, optimizer: Any) -> dict[str, int]:
+    def memory_bytes(self, size: int, layout: Any, summed: int, optimizer: Any) -> dict[str, int]:
         """Return what the run-time object will take on a rank of `size`, by what it is for.
 
-        parameters  length of `model.params`, in floats
-        summed      length of `model.grad_buffer`
+        layout  of the model's parameters
+        summed  length of `model.grad_buffer`
         """
 
 
@@ -115,8 +118,8 @@ class StrategyRun(ABC):
         """Return where a backward pass should call `ready`: descending offsets in floats; nowhere by default."""
         return ()
 
-    def ready(self, lo: int) -> None:  # noqa: B027 - one that sends nothing ahead has no use for it
-        """Take notice that `grad_buffer[lo:]`, the tail included, will not change before `step`."""
+    def ready(self, lo: int, step: int) -> None:  # noqa: B027 - one that sends nothing ahead has no use for it
+        """Take notice that `grad_buffer[lo:]`, the tail included, will not change before `step(step, ...)`."""
 
     @abstractmethod
     def describe(self) -> str:
@@ -128,6 +131,9 @@ class StrategyRun(ABC):
 
         A moving average of the weights is among them, as `optim.averaging.SLOT`.
         """
+
+    def settle(self) -> None:  # noqa: B027 - one whose state is the same on every rank has nothing to do
+        """Make what `state_dict` returns the whole state, on every rank; before a checkpoint, on all ranks."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, np.ndarray]) -> None:

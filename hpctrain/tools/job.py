@@ -207,6 +207,11 @@ name = "all_reduce"               # every rank works on its part of each batch; 
                                   # came to, and for which ranks, here
 # overlap = "auto"                # gradients leave while the backward pass goes on: true, false; "auto": between nodes
 # bucket = "1 MB"                 # with overlap: the least that leaves at a time
+# compression = {type = "int8", block = 256, stochastic = false}   # encode gradients, for networks slower than the
+                                  # computing; default: they are sent as they are.  Or "float16", "bfloat16", "int4",
+                                  # "one_bit", {type = "top_k", ratio = 0.01}, {type = "random_k", ratio = 0.1},
+                                  # {type = "power_sgd", rank = 4}.  All have min_size = 1024, warm_up_steps = 0 and
+                                  # error_feedback = true
 
 [run]
 # name = "job"                    # names the run's folder; default: this file's name

@@ -175,7 +175,7 @@ class Trainer:
     def _ready(self, lo: int, loss: float) -> None:
         """Let gradients go that are final; the tail goes with the first of them, the loss included."""
         self._tell_loss(self._loss_sum + loss)
-        self.strategy.ready(lo)
+        self.strategy.ready(lo, self.progress.step)
 
     def _tell_loss(self, loss_sum: float) -> None:
         with np.errstate(over="ignore"):  # a loss beyond float32 is shown as infinite

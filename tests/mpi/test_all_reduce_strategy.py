@@ -90,7 +90,7 @@ def test_the_same_weights_as_one_process(collective, overlap):
         model.tail[WEIGHT] = weight.sum()
         model.tail[ROWS] = len(weight)
         for lo in run.cuts if len(weight) else ():  # a rank without rows has no backward pass
-            run.ready(lo)
+            run.ready(lo, step)
         outcome = run.step(step, LR)
         assert outcome.weight == pytest.approx(batch(step)[2].sum(), rel=1e-6)
         assert model.rows == len(batch(step)[2])
@@ -122,7 +122,7 @@ def test_what_goes_wrong_while_gradients_are_under_way_is_raised_by_the_step(mon
     group, model = join(), Model()
     run = AllReduce(collective="native", overlap=True, bucket="0.04 kB").bind(group, model, Momentum(), None)
     monkeypatch.setattr("hpctrain.comm.collectives.native.NativeCollective.all_reduce", broken)
-    run.ready(30)
+    run.ready(30, 0)
     with pytest.raises(RuntimeError, match="the wire is cut"):
         run.step(0, LR)
 

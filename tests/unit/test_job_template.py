@@ -6,6 +6,7 @@ from pathlib import Path
 import pydantic
 import pytest
 
+from hpctrain.compress import COMPRESSIONS
 from hpctrain.data.prepare import PREPARATIONS
 from hpctrain.job import BUILTIN_JOB, Job
 from hpctrain.nn import LAYERS, LOSSES, METRICS, PRESETS
@@ -17,7 +18,7 @@ from hpctrain.tools.job import TEMPLATE, builtin_job
 
 PAGE = Path(__file__).parents[2] / "docs" / "job-file.md"
 MODELS_PAGE = PAGE.with_name("models.md")  # layers and presets have a page of their own; the template shows a few
-FAMILIES = [LAYERS, LOSSES, METRICS, PREPARATIONS, PRESETS, OPTIMIZERS, SCHEDULES, STRATEGIES]
+FAMILIES = [COMPRESSIONS, LAYERS, LOSSES, METRICS, PREPARATIONS, PRESETS, OPTIMIZERS, SCHEDULES, STRATEGIES]
 
 
 def sections_of(text: str) -> dict[str, str]:
@@ -100,7 +101,7 @@ def test_commented_defaults_are_the_defaults(tmp_path: Path):
         "dir",
         "staged",
     }
-    alternatives |= {"exclude", "target_encoding", "windows", "prepare", "prepare_target"}
+    alternatives |= {"compression", "exclude", "target_encoding", "windows", "prepare", "prepare_target"}
     alternatives |= {"weight", "mask", "ignore_label", "smoothing", "class_weights", "positive_weight"}
     alternatives |= {"early_stop", "momentum", "nesterov", "rho", "trust", "ema", "groups", "workers", "value"}
     alternatives |= {"chosen"}
@@ -127,6 +128,7 @@ def test_commented_defaults_are_the_defaults(tmp_path: Path):
         "chosen",
         "prepare",
         "prepare_target",
+        "compression",
     ],
 )
 def test_commented_choices_load_too(choice: str, tmp_path: Path):

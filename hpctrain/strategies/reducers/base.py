@@ -27,8 +27,8 @@ class Reducer(ABC):
         """Loss, weight and rows of the last step over all ranks, where they are known to the last bit of a float64."""
         return None
 
-    def ready(self, lo: int) -> None:  # noqa: B027 - one that sends nothing ahead has no use for it
-        """Take notice that `grad_buffer[lo:]`, in floats, will not change before `reduce`."""
+    def ready(self, lo: int, step: int) -> None:  # noqa: B027 - one that sends nothing ahead has no use for it
+        """Take notice that `grad_buffer[lo:]`, in floats, will not change before `reduce(step)`."""
 
     @property
     def cuts(self) -> tuple[int, ...]:
@@ -49,6 +49,12 @@ class Reducer(ABC):
 
     def load_records(self, records: dict[str, np.ndarray]) -> None:  # noqa: B027 - most keep none
         """Take over what `records` returned."""
+
+    def settle(self) -> None:  # noqa: B027 - one whose state is the same on every rank has nothing to do
+        """Make what `state_dict` returns the same on every rank: for a checkpoint that one of them writes."""
+
+    def restored(self) -> None:  # noqa: B027 - as above
+        """Go on from what has been written into the arrays of `state_dict`, as from `settle`."""
 
     def warm_up(self) -> None:  # noqa: B027 - one without kernels of its own has nothing to do
         """Compile the kernels, or load them from the cache; changes nothing and does not communicate."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -33,17 +34,26 @@ class Overlapped(Reducer):
     """grad_buffer <- sum over ranks of grad_buffer, in buckets that begin at `cuts`, the last one at 0.
 
     collective   of a group that `Group.apart` made: nobody else may use it
+    work         for each bucket what sums it, given the step's number; default: the collective's all-reduce
     """
 
-    def __init__(self, name: str, collective: Collective, grad_buffer: np.ndarray, cuts: Sequence[int]) -> None:
+    def __init__(
+        self,
+        name: str,
+        collective: Collective,
+        grad_buffer: np.ndarray,
+        cuts: Sequence[int],
+        work: Sequence[Callable[[int], None]] | None = None,
+    ) -> None:
         self._name = name
         self._collective = collective
         self._cuts = tuple(cuts)
         self._starts = (*self._cuts, 0)
         stops = (len(grad_buffer), *self._cuts)
-        self._buckets = [grad_buffer[lo:hi] for lo, hi in zip(self._starts, stops, strict=True)]
+        buckets = [grad_buffer[lo:hi] for lo, hi in zip(self._starts, stops, strict=True)]
+        self._work = work or [partial(_sum, collective, bucket) for bucket in buckets]
         self._sent = 0
-        self._orders: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -52,18 +62,18 @@ class Overlapped(Reducer):
         """Where buckets begin, but for the last one."""
         return self._cuts
 
-    def ready(self, lo: int) -> None:
+    def ready(self, lo: int, step: int) -> None:
         """Let the buckets go that begin at `lo` or behind it."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="gradients", daemon=True)
+            self._thread = threading.Thread(target=self._serve, name="gradients", daemon=True)
             self._thread.start()
         while self._sent < len(self._starts) and self._starts[self._sent] >= lo:
-            self._orders.put(self._sent)
+            self._orders.put((self._sent, step))
             self._sent += 1
 
     def reduce(self, step: int) -> None:
         """Let the rest go, and wait for all."""
-        self.ready(0)
+        self.ready(0, step)
         group = self._collective.group
         group.hurry(True)  # this thread waits from here on: nobody needs the core
         error = self._done.get()
@@ -72,20 +82,21 @@ class Overlapped(Reducer):
         if error is not None:
             raise error
 
-    def _work(self) -> None:
+    def _serve(self) -> None:
         """Sum buckets as they come; after a step's last one say so."""
-        while (number := self._orders.get()) is not None:
+        while (order := self._orders.get()) is not None:
+            number, step = order
             try:
-                self._collective.all_reduce(self._buckets[number])
+                self._work[number](step)
             except BaseException as error:  # noqa: BLE001 - raised in the main thread, which waits
                 self._done.put(error)
                 return
-            if number == len(self._buckets) - 1:
+            if number == len(self._work) - 1:
                 self._done.put(None)
 
     def describe(self) -> str:
         """Return the collective's name, and in how many buckets."""
-        count = len(self._buckets)
+        count = len(self._work)
         return f"{self._name}, {count} bucket{'s' if count > 1 else ''} during the backward pass"
 
     def warm_up(self) -> None:
@@ -98,3 +109,7 @@ class Overlapped(Reducer):
             self._orders.put(None)
             self._thread.join()
             self._thread = None
+
+
+def _sum(collective: Collective, bucket: np.ndarray, step: int) -> None:
+    collective.all_reduce(bucket)
