@@ -46,14 +46,6 @@ def round_into(values, scale, fresh, out, largest):
     largest[0] = most
 
 
-@kernel(fastmath=False)
-def add_fixed(values, starts, stops, scales, fresh, out, largest):
-    """`round_into` for each tensor t, with its own scale: the elements starts[t] <= i < stops[t] of values and out."""
-    for t in range(starts.size):
-        lo, hi = starts[t], stops[t]
-        round_into(values[lo:hi], scales[t : t + 1], fresh, out[lo:hi], largest[t : t + 1])
-
-
 @kernel(cache=False, no_cpython_wrapper=True)
 def _exponent_bits(largest, t):  # noqa: ANN001, ANN202
     """The exponent bits of a tensor's largest number: 0 where there is none, 255 where it is broken."""
@@ -103,3 +95,9 @@ def to_floats(sums, starts, stops, factors, out, scratch):
                 scratch[i] = factor * np.float32(given[i])
             for i in range(made.size):
                 made[i] = scratch[i]
+
+
+@kernel(fastmath=False)
+def round_lane(values, scale, out, largest, beta, row):
+    """`round_into` for the lane that begins at `row` of a pass: the first one of a pass with beta 0 is stored."""
+    round_into(values, scale, beta == 0.0 and row == 0, out, largest)

@@ -47,7 +47,7 @@ def is_float32(typingctx, array):  # noqa: ANN001, ANN201 (numba's typing protoc
 
 
 @kernel(cache=False, no_cpython_wrapper=True)
-def _rows_of_tile(left, n):  # noqa: ANN001, ANN202
+def rows_of_tile(left, n):  # noqa: ANN001, ANN202
     """Rows of the next tile where `left` are to come: 12, or 8 at the end; 8 or 16 where the panel is narrow."""
     if n <= LANES:
         return 16
@@ -55,10 +55,10 @@ def _rows_of_tile(left, n):  # noqa: ANN001, ANN202
 
 
 def _panel_rows(m, n, k, a, ars, acs, packed, b, bks, c, ldc, mode, bias):  # noqa: ANN001, ANN202
-    """The n <= 32 columns of a panel for m rows.  With `packed`, A is what `_pack_a` made; ars, acs are not used."""
+    """The n <= 32 columns of a panel for m rows.  With `packed`, A is what `pack_a` made; ars, acs are not used."""
     i = 0
     while i < m:
-        rows = _rows_of_tile(m - i, PANEL if packed else n)
+        rows = rows_of_tile(m - i, PANEL if packed else n)
         at, row_stride, step = a + 4 * i * ars, ars, acs
         if packed:
             at, row_stride, step = a + 4 * i * k, 1, rows
@@ -80,11 +80,11 @@ _call_panel_rows = shared(_panel_rows, "panel_rows")
 
 
 @kernel(cache=False, no_cpython_wrapper=True)
-def _pack_a(m, k, a, ars, acs, to):  # noqa: ANN001, ANN202
+def pack_a(m, k, a, ars, acs, to):  # noqa: ANN001, ANN202
     """Put A's rows in the order in which tiles read them: tile after tile, each (k, its rows)."""
     i = 0
     while i < m:
-        rows = _rows_of_tile(m - i, PANEL)
+        rows = rows_of_tile(m - i, PANEL)
         count, place = min(rows, m - i), to + 4 * i * k
         if ars == 1:
             pack_rows(a + 4 * i, acs, k, count, place, rows)
@@ -94,7 +94,7 @@ def _pack_a(m, k, a, ars, acs, to):  # noqa: ANN001, ANN202
 
 
 @kernel(cache=False, no_cpython_wrapper=True)
-def _packs_a(m, n, ars, acs):  # noqa: ANN001, ANN202
+def packs_a(m, n, ars, acs):  # noqa: ANN001, ANN202
     """Whether packing A pays: its lines are far apart, and there are enough columns of B to share the work."""
     if ars == 1:
         return acs >= PACK_A_FROM_STRIDE and n >= PACK_TRANSPOSED_A_FROM_COLUMNS
@@ -105,13 +105,13 @@ def _multiply(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias):  # noqa: A
     panels, tiles = stack_floats(_PANELS_FLOATS), stack_floats(_TILES_FLOATS)
     k_blocks = max(1, -(-k // K_BLOCK))
     k_step = -(-k // k_blocks)
-    packs_a = _packs_a(m, n, ars, acs)
+    has_packed_a = packs_a(m, n, ars, acs)
     # With few products for each result, writing C is the work: row by row, with all of B packed.
     needed = k * (n + PANEL) + LANES * PANEL  # packing writes whole vectors
     is_flat = k <= FLAT_DEPTH and needed <= _PANELS_FLOATS
     group, panel_floats = (max(n, 1), k * PANEL) if is_flat else (GROUP * PANEL, K_BLOCK * PANEL)
     m_step = max(1, m)
-    if packs_a and m > M_BLOCK:
+    if has_packed_a and m > M_BLOCK:
         m_step = -(-m // (12 * -(-m // M_BLOCK))) * 12
     for block in range(k_blocks):
         p = block * k_step
@@ -123,8 +123,8 @@ def _multiply(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias):  # noqa: A
             rows = min(m_step, m - i)
             packs_b = bjs != 1 or rows >= PACK_B_FROM_ROWS
             at = a + 4 * (i * ars + p * acs)
-            if packs_a:
-                _pack_a(rows, depth, at, ars, acs, tiles)
+            if has_packed_a:
+                pack_a(rows, depth, at, ars, acs, tiles)
                 at = tiles
             for first in range(0, n, group):
                 last = min(n, first + group)
@@ -137,7 +137,7 @@ def _multiply(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias):  # noqa: A
                 done = 0
                 while done < rows:
                     take = 12 if is_flat and rows - done >= 24 else rows - done
-                    from_a = at + 4 * done * (depth if packs_a else ars)
+                    from_a = at + 4 * done * (depth if has_packed_a else ars)
                     for j in range(first, last, PANEL):
                         from_b, stride = b + 4 * (p * bks + j * bjs), bks
                         if packs_b:
@@ -145,7 +145,7 @@ def _multiply(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias):  # noqa: A
                         to = c + 4 * ((i + done) * ldc + j)
                         columns, at_bias = min(PANEL, n - j), bias + 4 * j
                         _call_panel_rows(
-                            (take, columns, depth, from_a, ars, acs, packs_a, from_b, stride, to, ldc)
+                            (take, columns, depth, from_a, ars, acs, has_packed_a, from_b, stride, to, ldc)
                             + (block_mode, at_bias)
                         )
                     done += take

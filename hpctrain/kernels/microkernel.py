@@ -45,19 +45,19 @@ def emit_tile(typingctx, mr, nr, whole, arguments):  # noqa: ANN001, ANN201 (num
             context.cast(builder, builder.extract_value(args[3], i), kind, types.int64)
             for i, kind in enumerate(arguments)
         ]
-        _Tile(builder, *sizes, values).emit()
+        Tile(builder, *sizes, values).emit()
         return context.get_dummy_value()
 
     return types.void(mr, nr, whole, arguments), generate
 
 
-class _Tile:
-    """Writes the code of one tile."""
+class Tile:
+    """Writes the code of one tile; `lane_tile` has another kind."""
 
     def __init__(self, builder: ir.IRBuilder, mr: int, nr: int, whole: bool, arguments: list[ir.Value]) -> None:
         self.builder, self.mr, self.nr, self.whole = builder, mr, nr, whole
         self.a, ars, acs, self.b, bks, self.c, ldc, self.k, self.mode, self.bias, self.rows, self.columns = arguments
-        self.ars, self.acs, self.bks, self.ldc = (builder.mul(s, self._word(4)) for s in (ars, acs, bks, ldc))
+        self.ars, self.acs, self.bks, self.ldc = (builder.mul(s, self.word(4)) for s in (ars, acs, bks, ldc))
         self.zero = ir.Constant(_VECTOR, [0.0] * LANES)
         self.fma = cgutils.get_or_insert_function(
             builder.module, ir.FunctionType(_VECTOR, [_VECTOR] * 3), f"llvm.fma.v{LANES}f32"
@@ -67,34 +67,47 @@ class _Tile:
         self.masks = [] if whole else [self._mask(j) for j in range(nr)]
 
     def emit(self) -> None:
+        """Write the code."""
         builder = self.builder
-        c_rows = self._row_addresses(self.c, self.ldc)
+        c_rows = self.row_addresses(self.c, self.ldc)
         # C is wanted at the end; until then its lines can be on their way.
         for row in c_rows:
             for j in range(self.nr):
-                self._prefetch(row, j)
+                self.prefetch(row, j)
+        self.clear()
+        self.sum_products(*self.pointers())
+        self._finish(c_rows)
+        for i in range(self.mr):
+            with self.if_row(i):
+                for j in range(self.nr):
+                    self.store(builder.load(self.sums[i][j], typ=_VECTOR), c_rows[i], j)
+
+    def clear(self) -> None:
+        """Set the sums to zero."""
         for sums in self.sums:
             for total in sums:
-                builder.store(self.zero, total)
+                self.builder.store(self.zero, total)
+
+    def pointers(self) -> tuple[list[ir.Value], list[ir.Value]]:
+        """Return variables with where A and B (the last) are read, and how far each moves from p to p + 1."""
         # A pointer for every third row of A: LLVM would walk from row to row with one pointer, whose additions wait for
         # each other, or keep one for each, for which there are not enough registers.
-        starts = [*self._row_addresses(self.a, self.ars)[::_ROWS_OF_POINTER], self.b]
+        starts = [*self.row_addresses(self.a, self.ars)[::_ROWS_OF_POINTER], self.b]
         steps = [self.acs] * (len(starts) - 1) + [self.bks]
-        pointers = [cgutils.alloca_once_value(builder, self._hidden(start)) for start in starts]
+        return [cgutils.alloca_once_value(self.builder, self._hidden(start)) for start in starts], steps
+
+    def sum_products(self, pointers: list[ir.Value], steps: list[ir.Value]) -> None:
+        """Add the products of the next k numbers p to the sums; the pointers move on."""
+        builder = self.builder
         with cgutils.for_range(builder, self.k):
             at = [builder.load(pointer, typ=_WORD) for pointer in pointers]
             self._multiply_add(at[:-1], at[-1])
             for pointer, now, step in zip(pointers, at, steps, strict=True):
                 builder.store(builder.add(now, step), pointer)
-        self._finish(c_rows)
-        for i in range(self.mr):
-            with self._if_row(i):
-                for j in range(self.nr):
-                    self._store(builder.load(self.sums[i][j], typ=_VECTOR), c_rows[i], j)
 
     def _multiply_add(self, a: list[ir.Value], b: ir.Value) -> None:
         builder = self.builder
-        vectors = [self._load(b, j) for j in range(self.nr)]
+        vectors = [self.load(b, j) for j in range(self.nr)]
         steps = self._row_steps(self.ars)
         for i in range(self.mr):
             address = a[i // _ROWS_OF_POINTER]
@@ -102,7 +115,7 @@ class _Tile:
                 address = builder.add(address, step)
             number = builder.load(builder.inttoptr(address, ir.FloatType().as_pointer()), typ=ir.FloatType())
             number.align = 4
-            everywhere = self._splat(number)
+            everywhere = self.splat(number)
             for j in range(self.nr):
                 total = builder.load(self.sums[i][j], typ=_VECTOR)
                 builder.store(builder.call(self.fma, [everywhere, vectors[j], total]), self.sums[i][j])
@@ -113,10 +126,10 @@ class _Tile:
             for i in range(self.mr):
                 for j in range(self.nr):
                     total = builder.load(self.sums[i][j], typ=_VECTOR)
-                    builder.store(builder.fadd(self._load(c_rows[i], j), total), self.sums[i][j])
+                    builder.store(builder.fadd(self.load(c_rows[i], j), total), self.sums[i][j])
         with builder.if_then(self._has(BIAS)):
             for j in range(self.nr):
-                bias = self._load(self.bias, j)
+                bias = self.load(self.bias, j)
                 for i in range(self.mr):
                     total = builder.load(self.sums[i][j], typ=_VECTOR)
                     builder.store(builder.fadd(total, bias), self.sums[i][j])
@@ -127,7 +140,7 @@ class _Tile:
                     not_positive = builder.fcmp_ordered("<=", total, self.zero)
                     builder.store(builder.select(not_positive, self.zero, total), self.sums[i][j])
 
-    def _row_addresses(self, first: ir.Value, stride: ir.Value) -> list[ir.Value]:
+    def row_addresses(self, first: ir.Value, stride: ir.Value) -> list[ir.Value]:
         """Addresses of the tile's rows; those past the bound fall together with the last one within."""
         addresses = [first]
         for step in self._row_steps(stride)[1:]:
@@ -138,62 +151,69 @@ class _Tile:
         """How far each row is from the one before it."""
         if self.whole:
             return [stride] * self.mr
-        inside = [self.builder.icmp_signed("<", self._word(i), self.rows) for i in range(self.mr)]
-        return [self.builder.select(condition, stride, self._word(0)) for condition in inside]
+        inside = [self.builder.icmp_signed("<", self.word(i), self.rows) for i in range(self.mr)]
+        return [self.builder.select(condition, stride, self.word(0)) for condition in inside]
 
     def _hidden(self, word: ir.Value) -> ir.Value:
         """The same number, of which LLVM does not know where it comes from (an empty piece of assembly)."""
         return self.builder.asm(ir.FunctionType(_WORD, [_WORD]), "", "=r,0", [word], side_effect=False)
 
-    def _if_row(self, i: int):  # noqa: ANN202 (a context manager)
+    def if_row(self, i: int):  # noqa: ANN201 (a context manager)
+        """Within, what is written is done where row i is one of the given rows."""
         if self.whole:
             return contextlib.nullcontext()
-        return self.builder.if_then(self.builder.icmp_signed("<", self._word(i), self.rows))
+        return self.builder.if_then(self.builder.icmp_signed("<", self.word(i), self.rows))
 
-    def _load(self, address: ir.Value, j: int) -> ir.Value:
+    def load(self, address: ir.Value, j: int, suffix: str = "f32", vector: ir.Type = _VECTOR) -> ir.Value:
+        """Return the j-th vector of a row; zero outside of the given columns."""
         pointer = self._pointer(address, j)
         if self.whole:
-            loaded = self.builder.load(pointer, typ=_VECTOR)
+            loaded = self.builder.load(pointer, typ=vector)
             loaded.align = 4
             return loaded
-        kind = ir.FunctionType(_VECTOR, [pointer.type, _INT32, self.masks[j].type, _VECTOR])
-        function = cgutils.get_or_insert_function(self.builder.module, kind, f"llvm.masked.load.v{LANES}f32.p0")
-        return self.builder.call(function, [pointer, ir.Constant(_INT32, 4), self.masks[j], self.zero])
+        kind = ir.FunctionType(vector, [pointer.type, _INT32, self.masks[j].type, vector])
+        function = cgutils.get_or_insert_function(self.builder.module, kind, f"llvm.masked.load.v{LANES}{suffix}.p0")
+        nothing = ir.Constant(vector, [0 if suffix == "i32" else 0.0] * LANES)
+        return self.builder.call(function, [pointer, ir.Constant(_INT32, 4), self.masks[j], nothing])
 
-    def _store(self, value: ir.Value, address: ir.Value, j: int) -> None:
+    def store(self, value: ir.Value, address: ir.Value, j: int, suffix: str = "f32", vector: ir.Type = _VECTOR) -> None:
+        """Store the j-th vector of a row, up to the last of the given columns."""
         pointer = self._pointer(address, j)
         if self.whole:
             self.builder.store(value, pointer).align = 4
             return
-        kind = ir.FunctionType(ir.VoidType(), [_VECTOR, pointer.type, _INT32, self.masks[j].type])
-        function = cgutils.get_or_insert_function(self.builder.module, kind, f"llvm.masked.store.v{LANES}f32.p0")
+        kind = ir.FunctionType(ir.VoidType(), [vector, pointer.type, _INT32, self.masks[j].type])
+        function = cgutils.get_or_insert_function(self.builder.module, kind, f"llvm.masked.store.v{LANES}{suffix}.p0")
         self.builder.call(function, [value, pointer, ir.Constant(_INT32, 4), self.masks[j]])
 
-    def _prefetch(self, address: ir.Value, j: int) -> None:
+    def prefetch(self, address: ir.Value, j: int) -> None:
+        """Have the j-th vector of a row fetched, to be written to."""
         pointer = self._pointer(address, j)
         kind = ir.FunctionType(ir.VoidType(), [pointer.type, _INT32, _INT32, _INT32])
         function = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
         self.builder.call(function, [pointer, *(ir.Constant(_INT32, value) for value in (1, 3, 1))])
 
     def _pointer(self, address: ir.Value, j: int) -> ir.Value:
-        moved = self.builder.add(address, self._word(4 * LANES * j))
-        return self.builder.inttoptr(moved, _VECTOR.as_pointer())
+        moved = self.builder.add(address, self.word(4 * LANES * j))
+        return self.builder.inttoptr(moved, ir.PointerType())
 
     def _mask(self, j: int) -> ir.Value:
         """Which lanes of the j-th vector are within the bound."""
         kind = ir.VectorType(_INT32, LANES)
         places = ir.Constant(kind, [LANES * j + lane for lane in range(LANES)])
-        return self.builder.icmp_signed("<", places, self._splat(self.builder.trunc(self.columns, _INT32)))
+        return self.builder.icmp_signed("<", places, self.splat(self.builder.trunc(self.columns, _INT32)))
 
-    def _splat(self, number: ir.Value) -> ir.Value:
+    def splat(self, number: ir.Value) -> ir.Value:
+        """Return a vector with the number in every lane."""
         kind = ir.VectorType(number.type, LANES)
         undefined = ir.Constant(kind, ir.Undefined)
         first = self.builder.insert_element(undefined, number, ir.Constant(_INT32, 0))
         return self.builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(_INT32, LANES), [0] * LANES))
 
     def _has(self, bit: int) -> ir.Value:
-        return self.builder.icmp_unsigned("!=", self.builder.and_(self.mode, self._word(bit)), self._word(0))
+        return self.builder.icmp_unsigned("!=", self.builder.and_(self.mode, self.word(bit)), self.word(0))
 
     @staticmethod
-    def _word(number: int) -> ir.Constant:
+    def word(number: int) -> ir.Constant:
+        """Return a whole number of 64 bits."""
         return ir.Constant(_WORD, number)

@@ -12,6 +12,8 @@ from numba.core import types
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
+from hpctrain.kernels.jit import kernel
+
 
 @intrinsic
 def view(typingctx, buffer, offset, shape):  # noqa: ANN001, ANN201 (numba's typing protocol)
@@ -71,6 +73,13 @@ def _view_of(context, builder, result, data, offset, shape):  # noqa: ANN001, AN
         parent=None,
     )
     return array._getvalue()
+
+
+@kernel(cache=False, no_cpython_wrapper=True)
+def rows_of(array, row, rows, total):  # noqa: ANN001, ANN201
+    """Return the part of an array for `total` rows that belongs to the `rows` rows from `row` on."""
+    each = array.shape[0] // total
+    return array[row * each : (row + rows) * each]
 
 
 @intrinsic

@@ -51,9 +51,10 @@ class CompiledPlan:
     meets     what the ranks add up between a segment and the next
     ready     (calls, lo): after so many calls of the training pass, `grads[lo:]` stays as it is; lo descends to 0
     path      the generated module's file
+    own_floats  of passes by lanes: what one layer's sums over a lane take (see `compose_lanes`)
     """
 
-    def __init__(self, path: Path, kernels: dict[str, Callable], composer: _Composer) -> None:
+    def __init__(self, path: Path, kernels: dict[str, Callable], composer: Composer) -> None:
         module = load(path, kernels)
         self.path = path
         self.loss_and_grad, self.predict = module.loss_and_grad, module.predict
@@ -64,16 +65,22 @@ class CompiledPlan:
         self.segments = tuple(zip(cuts, cuts[1:], strict=False))
         self.meets = tuple(composer.train.meets)
         self.ready = composer.ready()
+        self.own_floats = composer.own_floats
 
 
-def compile_plan(plan: Plan, loss_kernel: Callable, loss_constants: tuple[float, ...]) -> CompiledPlan:
-    """Write the module of a plan and a loss, and load it; numba compiles each function when it is first called."""
-    composer = _Composer(plan, loss_kernel, loss_constants)
+def compile_plan(
+    plan: Plan, loss_kernel: Callable, loss_constants: tuple[float, ...], kind: type[Composer] | None = None
+) -> CompiledPlan:
+    """Write the module of a plan and a loss, and load it; numba compiles each function when it is first called.
+
+    kind  `compose_lanes.LaneComposer` for a plan that is made for lanes
+    """
+    composer = (kind or Composer)(plan, loss_kernel, loss_constants)
     return CompiledPlan(store(composer.text(), composer.kernels), composer.kernels, composer)
 
 
 @dataclass(frozen=True)
-class _View:
+class View:
     """An array argument: a buffer, where in it (capacity * by_capacity + offset), and the array's axes.
 
     The leading axis has rows * by_rows + leading elements.  `is_input`: the buffer is the batch's inputs in place of
@@ -90,47 +97,52 @@ class _View:
 
     @property
     def kind(self) -> tuple[str, int]:
+        """What a call's function is compiled for: the buffer, and the number of axes."""
         return self.buffer, 1 + len(self.trailing)
 
     @property
     def numbers(self) -> list[int]:
+        """What the call's function reads in the table, in order."""
         offset = [self.offset]
         if self.buffer == "workspace":
             offset = [int(self.is_input), self.by_capacity, self.offset]
         return [*offset, self.by_rows, self.leading, *self.trailing]
 
 
-def _flat(buffer: str, offset: int, size: int) -> _View:
-    return _View(buffer, 0, offset, 0, size, ())
+def _flat(buffer: str, offset: int, size: int) -> View:
+    return View(buffer, 0, offset, 0, size, ())
 
 
-_Argument = _View | str | int | float
-# A kernel's name, and what each argument is: see `_Composer._call`.
-_Kind = tuple[str, tuple[str | tuple[str, int], ...]]
+Argument = View | str | int | float
+# A kernel's name, and what each argument is: see `Composer._call`.
+Kind = tuple[str, tuple[str | tuple[str, int], ...]]
 
 
-class _Pass:
+class Pass:
     """The program of one pass: calls (number of the kind, place in the table), and where it is cut."""
 
     def __init__(self) -> None:
-        self.kinds: dict[_Kind, int] = {}
+        self.kinds: dict[Kind, int] = {}
         self.calls: list[tuple[int, int]] = []
         self.cuts: list[int] = []
         self.meets: list[Meet] = []
 
-    def add(self, kind: _Kind, at: int) -> None:
+    def add(self, kind: Kind, at: int) -> None:
+        """Add a call of a kind whose numbers begin at a place of the table."""
         self.calls.append((self.kinds.setdefault(kind, len(self.kinds)), at))
 
 
-class _Composer:
+class Composer:
     """Turns one plan into programs, their numbers, and the text of the module that runs them."""
+
+    own_floats = 0
 
     def __init__(self, plan: Plan, loss_kernel: Callable, loss_constants: tuple[float, ...]) -> None:
         self.plan = plan
         self.kernels: dict[str, Callable] = {}
         self.table: list[int] = []
         self.reals: list[float] = [0.0]
-        self.train, self.predict = _Pass(), _Pass()
+        self.train, self.predict = Pass(), Pass()
         self._written: dict[str, int] = {}  # a node's name -> calls of the training pass until its gradients are there
         self._layout = plan.graph.layout()
         self._state_layout = plan.graph.state_layout()
@@ -156,7 +168,7 @@ class _Composer:
         for call in step.calls:
             arguments = [self._argument(step, arg) for arg in call.args]
             self._call(program, call.kernel, arguments)
-            if any(isinstance(arg, _View) and arg.buffer == "grads" for arg in arguments):
+            if any(isinstance(arg, View) and arg.buffer == "grads" for arg in arguments):
                 self._written[step.node.name] = len(program.calls)
             if call.meet is not None:
                 buffer = step.values[call.meet]
@@ -171,7 +183,7 @@ class _Composer:
                         f"{step.node.name}: ranks cannot meet in an evaluation; it needs a `predict` of its own"
                     )
                 self._call(self.predict, call.kernel, [self._argument(step, arg) for arg in call.args])
-        outputs = _View("outputs", 0, 0, self.plan.prediction.size, 0, ())
+        outputs = View("outputs", 0, 0, self.plan.prediction.size, 0, ())
         self._call(self.predict, copy_array, [self._value(self.plan.prediction, ()), outputs])
 
     def _zero_gradients(self, step: Step) -> None:
@@ -191,7 +203,7 @@ class _Composer:
                 found.append((calls, lo))
         return tuple(found)
 
-    def _argument(self, step: Step, arg: str | int | float) -> _Argument:
+    def _argument(self, step: Step, arg: str | int | float) -> Argument:
         if not isinstance(arg, str):
             return arg
         if arg == "layer":
@@ -202,26 +214,26 @@ class _Composer:
             return self._value(step.values[arg], step.built.views.get(arg))
         return self._parameter(step, arg)
 
-    def _parameter(self, step: Step, arg: str) -> _View:
+    def _parameter(self, step: Step, arg: str) -> View:
         short = arg.removeprefix("d_")
         if short in {spec.name for spec in step.built.state}:
             buffer, layout = ("stats" if arg.startswith("d_") else "state"), self._state_layout
         else:
             buffer, layout = ("grads" if arg.startswith("d_") else "params"), self._layout
         slot = layout[f"{step.node.name}.{short}"]
-        return _View(buffer, 0, slot.offset, 0, slot.shape[0] if slot.shape else 1, slot.shape[1:])
+        return View(buffer, 0, slot.offset, 0, slot.shape[0] if slot.shape else 1, slot.shape[1:])
 
-    def _value(self, value: Value, trailing: Shape | None) -> _View:
+    def _value(self, value: Value, trailing: Shape | None) -> View:
         shape = value.shape if trailing is None else trailing
         root, count = value.root, math.prod(shape)
         if not root.per_example:
             full = value.shape if trailing is None else (value.size // count, *trailing)
-            return _View("workspace", self.plan.row_floats, root.offset, 0, full[0] if full else 1, full[1:])
+            return View("workspace", self.plan.row_floats, root.offset, 0, full[0] if full else 1, full[1:])
         if root.external:
-            return _View("workspace", 0, 0, value.size // count, 0, shape, is_input=True)
-        return _View("workspace", root.offset, 0, value.size // count, 0, shape)
+            return View("workspace", 0, 0, value.size // count, 0, shape, is_input=True)
+        return View("workspace", root.offset, 0, value.size // count, 0, shape)
 
-    def _call(self, program: _Pass, function: Callable, args: list[_Argument]) -> _Kind:
+    def _call(self, program: Pass, function: Callable, args: list[Argument]) -> Kind:
         """Add a call to a pass; its numbers go to the tables.  Return its kind.
 
         An argument's kind: of an array, its buffer and number of axes; "whole" or "real" for numbers, "reals" and
@@ -229,7 +241,7 @@ class _Composer:
         """
         at, kinds = len(self.table), []
         for arg in args:
-            if isinstance(arg, _View):
+            if isinstance(arg, View):
                 kinds.append(arg.kind)
                 self.table += arg.numbers
             elif isinstance(arg, int):
@@ -262,11 +274,14 @@ class _Composer:
         names = {kind: f"call_{number}_{kind[0]}" for number, kind in enumerate(kinds)}
         lines = ['"""Generated: kinds of kernel calls, and the loops that run programs of them."""', "", ""]
         for kind, name in names.items():
-            lines += _caller(name, kind)
-        lines += self._loop("loss_and_grad", _TRAIN, self.train, names)
+            lines += self._caller(name, kind)
+        lines += self._train_loop(names)
         return "\n".join([*lines, *self._loop("predict", _PREDICT, self.predict, names)])
 
-    def _loop(self, name: str, parameters: str, program: _Pass, names: dict[_Kind, str]) -> list[str]:
+    def _train_loop(self, names: dict[Kind, str]) -> list[str]:
+        return self._loop("loss_and_grad", _TRAIN, self.train, names)
+
+    def _loop(self, name: str, parameters: str, program: Pass, names: dict[Kind, str]) -> list[str]:
         lines = [
             "@kernel",
             f"def {name}({_PROGRAM}, {parameters}):",
@@ -278,48 +293,54 @@ class _Composer:
         for kind, number in program.kinds.items():
             lines.append(f"        {'elif' if number else 'if'} kind == {number}:")
             result = "loss += " if kind == self._loss else ""
-            lines.append(f"            {result}{names[kind]}({_parameters(kind)})")
+            lines.append(f"            {result}{names[kind]}({self._parameters(kind)})")
         return [*lines, "    return loss", "", ""]
 
+    def _parameters(self, kind: Kind) -> str:
+        """Return the parameters of the function for a kind of call."""
+        named = dict.fromkeys(word if isinstance(word, str) else word[0] for word in kind[1])
+        if "workspace" in named:
+            named |= {"inputs": None, "capacity": None}
+        words = [word for word in named if word not in ("whole", "real", "reals", "rows")]
+        return ", ".join(["table", "reals", "at", "rows", *words])
 
-def _parameters(kind: _Kind) -> str:
-    """Return the parameters of the function for a kind of call."""
-    named = dict.fromkeys(word if isinstance(word, str) else word[0] for word in kind[1])
-    if "workspace" in named:
-        named |= {"inputs": None, "capacity": None}
-    words = [word for word in named if word not in ("whole", "real", "reals", "rows")]
-    return ", ".join(["table", "reals", "at", "rows", *words])
+    def _caller(self, name: str, kind: Kind) -> list[str]:
+        """Return the function for a kind of call: it makes the arrays, and calls the kernel."""
+        places = itertools.count()
 
+        def number() -> str:
+            return f"table[at + {next(places)}]"
 
-def _caller(name: str, kind: _Kind) -> list[str]:
-    """Return the function for a kind of call: it makes the arrays, and calls the kernel."""
-    places = itertools.count()
+        def argument(word: str | tuple[str, int]) -> str:
+            if word == "whole":
+                return number()
+            if word == "real":
+                return f"reals[{number()}]"
+            if isinstance(word, str):
+                return self._word(word)
+            buffer, axes = word
+            if buffer == "reals":
+                return f"({', '.join(f'reals[{number()}]' for _ in range(axes))},)"
+            if buffer == "workspace":
+                start = f"view_of_either(workspace, inputs, {number()}, {self._place(number)}"
+            else:
+                start = f"view({buffer}, {number()}"
+            sizes = [f"rows * {number()} + {number()}", *(number() for _ in range(axes - 1))]
+            return f"{start}, ({', '.join(sizes)},))"
 
-    def number() -> str:
-        return f"table[at + {next(places)}]"
+        return [
+            "@kernel(cache=False, no_cpython_wrapper=True)",  # nobody calls it but the loop
+            f"def {name}({self._parameters(kind)}):",
+            "    keep_apart()",
+            f"    return {kind[0]}({', '.join(map(argument, kind[1]))})",
+            "",
+            "",
+        ]
 
-    def argument(word: str | tuple[str, int]) -> str:
-        if word == "whole":
-            return number()
-        if word == "real":
-            return f"reals[{number()}]"
-        if isinstance(word, str):
-            return word
-        buffer, axes = word
-        if buffer == "reals":
-            return f"({', '.join(f'reals[{number()}]' for _ in range(axes))},)"
-        if buffer == "workspace":
-            start = f"view_of_either(workspace, inputs, {number()}, capacity * {number()} + {number()}"
-        else:
-            start = f"view({buffer}, {number()}"
-        sizes = [f"rows * {number()} + {number()}", *(number() for _ in range(axes - 1))]
-        return f"{start}, ({', '.join(sizes)},))"
+    def _word(self, word: str) -> str:
+        """Return the text of an argument that a pass hands on."""
+        return word
 
-    return [
-        "@kernel(cache=False, no_cpython_wrapper=True)",  # nobody calls it but the loop
-        f"def {name}({_parameters(kind)}):",
-        "    keep_apart()",
-        f"    return {kind[0]}({', '.join(map(argument, kind[1]))})",
-        "",
-        "",
-    ]
+    def _place(self, number: Callable[[], str]) -> str:
+        """Return the text of where in the workspace an array is."""
+        return f"capacity * {number()} + {number()}"

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 from hpctrain.kernels.jit import cache_dir, kernel
-from hpctrain.kernels.views import keep_apart, view, view_of_either
+from hpctrain.kernels.views import keep_apart, rows_of, view, view_of_either
 
 
 def store(text: str, kernels: dict[str, Callable]) -> Path:
@@ -63,5 +63,6 @@ def load(path: Path, kernels: dict[str, Callable]) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # numba finds the function's module by name when it loads the cached code
     module.__dict__.update(kernels, kernel=kernel, view=view, view_of_either=view_of_either, keep_apart=keep_apart)
+    module.__dict__["rows_of"] = rows_of
     spec.loader.exec_module(module)
     return module

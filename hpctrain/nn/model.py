@@ -11,8 +11,9 @@ from hpctrain.batch import Batch
 from hpctrain.kernels.elementwise import blend
 from hpctrain.memory import aligned_zeros
 from hpctrain.nn import flat
-from hpctrain.nn.compose import compile_plan
-from hpctrain.nn.fixed_point import FixedPoint
+from hpctrain.nn.compose import Composer, compile_plan
+from hpctrain.nn.compose_lanes import LaneComposer
+from hpctrain.nn.fixed_point import FixedPoint, Lanes
 from hpctrain.nn.graph import build_graph
 from hpctrain.nn.initializers import fill_initial
 from hpctrain.nn.layers.base import Layer, Shape
@@ -39,7 +40,7 @@ class Model:
     tail         (TAIL,) view: see nn/flat.py
     table        the optimizer's factors for ranges of `params`; set by who binds an optimizer to the model
 
-    fixed        where the sums are taken by lanes (`lanes`: of a global batch, at most), in fixed point: `FixedPoint`
+    fixed        where the sums are taken by `lanes`, in fixed point: `FixedPoint`
 
     Within a pass gradients become final, from the buffer's end to its start: `ready_offsets`.  At those that `cut_at`
     chooses `loss_and_grad` tells its caller.
@@ -60,7 +61,7 @@ class Model:
         allocate_gradients: Callable[[int], np.ndarray] | None = None,
         reduce: Callable[[np.ndarray], None] | None = None,
         dtype: Any = np.float32,
-        lanes: int | None = None,
+        lanes: Lanes | None = None,
     ) -> None:
         self.layers = tuple(layers)
         self.input_shape = tuple(input_shape) or (1,)
@@ -69,26 +70,26 @@ class Model:
         self.seed = np.uint64(seed)
         self.dtype = np.dtype(dtype)
         self.graph = build_graph(self.layers, self.input_shape)
-        self.plan = make_plan(self.graph)
+        self.plan = make_plan(self.graph, by_lane=lanes is not None)
         self.layout = self.graph.layout()
         self.state_layout = self.graph.state_layout()
         self.out_shape = self.graph.output_shape
         self.params = allocate(self.layout.size, dtype)
         self.state = allocate(self.state_layout.size, dtype)
         sizes = self.layout.size, self.state_layout.size
-        slots = FixedPoint.slots(self.layout, self.state_layout, lanes) if lanes else 0
+        slots = FixedPoint.slots(self.layout, self.state_layout, lanes.count) if lanes else 0
         summed = sum(sizes) + slots + flat.TAIL
         self.grad_buffer = allocate(summed, dtype) if allocate_gradients is None else allocate_gradients(summed)
         self.grads, self.stats = np.split(self.grad_buffer[: sum(sizes)], [sizes[0]])
         self.tail = self.grad_buffer[-flat.TAIL :]
         self.fixed = FixedPoint(self.layout, self.state_layout, lanes, self.grad_buffer) if lanes else None
-        # What a pass stores or adds to: the sums themselves, or those of a lane alone.
-        self._own_sums = allocate(sum(sizes), dtype) if lanes else self.grad_buffer[: sum(sizes)]
         self.table: Any = None
         self._momentum = np.ones(self.state_layout.size, dtype)
         self._allocate = allocate
         self._reduce = reduce or _alone
-        self._compiled = compile_plan(self.plan, loss.kernel_for(target_kind), loss.constants())
+        composer = Composer if lanes is None else LaneComposer
+        self._compiled = compile_plan(self.plan, loss.kernel_for(target_kind), loss.constants(), composer)
+        self._own = allocate(self._compiled.own_floats, dtype)  # one layer's sums over a lane
         self._cuts: tuple[int, ...] = ()
         self._make_workspace(0)
         self._set_state()
@@ -139,7 +140,7 @@ class Model:
         """Return the *sum* of the weighted losses over the rows (float64), and give its gradient.
 
         beta 1: the gradient is added to `grads` (and the statistics to `stats`); 0: it is stored, whatever they held.
-        Not where the model sums by lanes: see `add_lane`.
+        Where sums go by lanes, they go to `fixed`, in which the batch's lanes note their losses.
         Collective where `meets`: the gradient is then that of the losses of all ranks' rows by what this rank computed.
         ready(lo, loss): called at the cuts, when `grads[lo:]` and `stats` are final, with the sum of the losses.
         """
@@ -158,8 +159,12 @@ class Model:
             targets = targets.reshape(-1)
         if weight.ndim > 1:
             weight = weight.reshape(-1)
-        rest = (beta, batch.inputs, targets, weight, batch.ids, self.seed, batch.step)
+        rest = (*self._room, beta, batch.inputs, targets, weight, batch.ids, self.seed, batch.step)
         run, head = self._compiled.loss_and_grad, self._buffers
+        if (fixed := self.fixed) is not None:
+            lane = batch.first // fixed.rows
+            head = (*head, self._own, self.state, fixed.sums, fixed.scales, fixed.largest[lane], fixed.losses[lane:])
+            rest = (*rest, fixed.rows)
         loss = 0.0
         for first, last, numbers, lo in self._meetings if ready is None else self._stops:
             loss += run(first, last, *head, *rest)
@@ -179,15 +184,6 @@ class Model:
             stops.append((len(compiled.train_program), 2, None, None))
         firsts = [0, *(stop[0] for stop in stops)]
         return tuple((first, last, numbers, lo) for first, (last, _, numbers, lo) in zip(firsts, stops, strict=False))
-
-    def add_lane(self, batch: Batch, lane: int, fresh: bool, weight: float) -> None:
-        """Add what a lane of the global batch gives to the sums in `fixed`; `fresh`: it is this rank's first.
-
-        weight  the sum of the rows' weights (float64)
-        """
-        loss = self._pass_over(batch, 0.0, self._reduce)
-        self.fixed.add(lane, self._own_sums, fresh)
-        self.fixed.note(lane, loss, weight)
 
     def predict(self, inputs: np.ndarray, outputs: np.ndarray) -> None:
         """Compute the network's outputs (rows, *out_shape) for inputs (rows, *input_shape), without dropout."""
@@ -221,9 +217,9 @@ class Model:
         self._workspace = self._allocate(self.plan.workspace_floats(capacity), self.dtype)
         compiled = self._compiled
         # What every pass is given: put together once, because a small network feels it.
-        grads, stats = np.split(self._own_sums, [self.layout.size])
-        self._buffers = (compiled.train_program, *compiled.numbers, self.params, grads, self.state, stats)
-        self._buffers += (self._workspace, capacity)
+        self._buffers = (compiled.train_program, *compiled.numbers, self.params)
+        self._buffers += () if self.fixed is not None else (self.grads, self.state, self.stats)
+        self._room = (self._workspace, capacity)
         fixed = self._workspace[capacity * self.plan.row_floats :]
         self._meeting = [fixed[meet.offset :].view(np.float64)[: meet.count] for meet in compiled.meets]
         self._meetings, self._stops = self._stops_of_a_pass(()), self._stops_of_a_pass(self._cuts)

@@ -32,6 +32,7 @@ class Value:
     offset: int = -1
     first: int = -1
     last: int = -1
+    by_lane: bool = False  # one for each lane, in the memory of the lane's first row
 
     @property
     def size(self) -> int:
@@ -84,10 +85,13 @@ class Plan:
         return rows * self.row_floats + self.fixed_floats
 
 
-def make_plan(graph: Graph) -> Plan:
-    """Order the passes of a graph and give every value its place."""
+def make_plan(graph: Graph, by_lane: bool = False) -> Plan:
+    """Order the passes of a graph and give every value its place.
+
+    by_lane  passes go over several lanes: what a layer keeps of a forward call, it keeps of each lane
+    """
     nodes = fuse(graph)
-    train = _Pass(graph, nodes)
+    train = _Pass(graph, nodes, by_lane)
     forward = [step for node, built in nodes if (step := train.forward(node, built, predict=False))]
     output = train.value(graph.output)
     backward, d_output = train.backward(output)
@@ -129,7 +133,8 @@ def fuse(graph: Graph) -> list[tuple[Node, BuiltLayer]]:
 class _Pass:
     """The values and steps of one pass over the graph."""
 
-    def __init__(self, graph: Graph, nodes: list[tuple[Node, BuiltLayer]]) -> None:
+    def __init__(self, graph: Graph, nodes: list[tuple[Node, BuiltLayer]], by_lane: bool = False) -> None:
+        self._by_lane = by_lane
         self._graph = graph
         self._nodes = nodes
         self._values: dict[int, Value] = {INPUT: Value(graph.shapes[INPUT], external=True)}
@@ -158,7 +163,7 @@ class _Pass:
             y.home = inputs[0]
             return None
         values = {**_numbered("x", inputs), "y": y}
-        buffers = {name: _buffer(spec) for name, spec in built.buffers.items()}
+        buffers = {name: self._buffer(spec) for name, spec in built.buffers.items()}
         values |= buffers
         self._kept[node.index] = {name: value for name, value in buffers.items() if built.buffers[name].kept}
         used = _used(calls, values)
@@ -186,7 +191,7 @@ class _Pass:
             gradients = [Value(self._graph.shapes[value]) for value in node.inputs]
             values = {**_numbered("x", [self._values[value] for value in node.inputs]), "y": self._values[node.output]}
             values |= {"dy": dy, **_numbered("dx", gradients), **self._kept[node.index]}
-            values |= {name: _buffer(spec) for name, spec in built.buffers.items() if not spec.kept}
+            values |= {name: self._buffer(spec) for name, spec in built.buffers.items() if not spec.kept}
             used = _used(calls, values)
             written = [value for value in gradients if value in used]
             takes = [(gradient, dy) for gradient in written] if built.in_place else []
@@ -197,6 +202,10 @@ class _Pass:
                 if is_needed:
                     parts.setdefault(value, []).append(gradient)
         return steps, d_output
+
+    def _buffer(self, spec: Buffer) -> Value:
+        by_lane = self._by_lane and spec.kept and not spec.per_example
+        return Value(spec.shape, per_example=spec.per_example or by_lane, by_lane=by_lane)
 
     def _sum(self, node: Node, parts: list[Value], steps: list[Step]) -> Value:
         """Add the gradients that reach a value on several ways."""
@@ -215,10 +224,6 @@ class _Pass:
 def _numbered(name: str, values: list[Value]) -> dict[str, Value]:
     """Bind x (the first) and x0, x1, ..."""
     return {name: values[0], **{f"{name}{index}": value for index, value in enumerate(values)}}
-
-
-def _buffer(spec: Buffer) -> Value:
-    return Value(spec.shape, per_example=spec.per_example)
 
 
 def _used(calls: tuple[Call, ...], values: dict[str, Value]) -> list[Value]:

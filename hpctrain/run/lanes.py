@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpctrain.errors import UserError
 from hpctrain.job import Job
-from hpctrain.nn.fixed_point import MOST_LANES
+from hpctrain.nn.fixed_point import MOST_LANES, Lanes
 from hpctrain.nn.graph import Graph
 
 DEFAULT_LANES = 8  # of a global batch, where the job names no micro_batch
@@ -15,9 +15,16 @@ def default_lane(job: Job) -> int | None:
     return -(-job.run.global_batch // DEFAULT_LANES) if job.run.reproducible and job.run.micro_batch is None else None
 
 
-def lanes_of(job: Job) -> int | None:
-    """Return the number of lanes of a global batch of a resolved job, at most; None where it is not reproducible."""
-    return -(-job.run.update_batch // job.run.micro_batch) if job.run.reproducible else None
+def lanes_of(job: Job) -> Lanes | None:
+    """Return the lanes of a global batch of a resolved job; None where it is not reproducible."""
+    run = job.run
+    return Lanes(-(-run.update_batch // run.micro_batch), run.micro_batch) if run.reproducible else None
+
+
+def rows_a_pass(job: Job, workers: int) -> int:
+    """Return the rows of a pass of a resolved, reproducible job: the lanes that a rank has of a global batch."""
+    lanes = -(-job.run.global_batch // job.run.micro_batch)
+    return -(-lanes // workers) * job.run.micro_batch
 
 
 def check_lanes(job: Job, graph: Graph) -> None:

@@ -21,12 +21,14 @@ from hpctrain.job import Job
 from hpctrain.kernels.jit import cache_dir
 from hpctrain.memory import taken_bytes
 from hpctrain.nn import flat
-from hpctrain.nn.compose import compile_plan
+from hpctrain.nn.compose import Composer, compile_plan
+from hpctrain.nn.compose_lanes import LaneComposer
 from hpctrain.nn.fixed_point import FixedPoint
 from hpctrain.nn.graph import Graph, build_graph
 from hpctrain.nn.plan import Plan, Value, make_plan
 from hpctrain.run.handing_out import demand_of
 from hpctrain.run.lanes import lanes_of
+from hpctrain.run.lanes import rows_a_pass as lane_rows
 from hpctrain.run.master import Prepared
 from hpctrain.run.network import network
 from hpctrain.training.evaluate import rows_a_pass
@@ -85,8 +87,8 @@ def estimate(prepared: Prepared, ranks: int, base: tuple[int, int]) -> MemoryEst
     """
     job, facts = prepared.job, prepared.facts
     graph = build_graph(network(job, facts, job.loss), facts.input_shape or (1,))
-    plan = make_plan(graph)
-    kernels, is_cached = _kernels(plan, job, facts.target_kind)
+    plan = make_plan(graph, by_lane=job.run.reproducible)
+    kernels, is_cached, own = _kernels(plan, job, facts.target_kind)
     code = _ENGINE_BYTES + kernels * _KERNEL_BYTES
     sources = {part: source for part in facts.rows if (source := prepared.source(part)) is not None}
     held, passing = zip(*(_data(prepared, sources, ranks, rank) for rank in (0, min(1, ranks - 1))), strict=True)
@@ -94,12 +96,12 @@ def estimate(prepared: Prepared, ranks: int, base: tuple[int, int]) -> MemoryEst
     layout, state_layout = graph.layout(), graph.state_layout()
     sizes = layout.size, state_layout.size
     lanes = lanes_of(job)
-    slots = FixedPoint.slots(layout, state_layout, lanes) if lanes else 0
+    slots = FixedPoint.slots(layout, state_layout, lanes.count) if lanes else 0
     summed = sum(sizes) + slots + flat.TAIL
     both = {
         "parameters": taken_bytes(4 * sizes[0]),
         "gradients": taken_bytes(4 * summed),
-        "gradients of a lane": taken_bytes(4 * sum(sizes)) if lanes else 0,
+        "gradients of a lane": taken_bytes(4 * own) if lanes else 0,
         "running statistics": 2 * taken_bytes(4 * sizes[1]),
         **job.strategy.memory_bytes(ranks, layout, summed, job.optimizer),
         "workspace": workspace_bytes(plan, *_rows(prepared, graph, plan, ranks)),
@@ -117,11 +119,16 @@ def estimate(prepared: Prepared, ranks: int, base: tuple[int, int]) -> MemoryEst
     return MemoryEstimate(ranks, tuple(parts), compiling)
 
 
-def _kernels(plan: Plan, job: Job, kind: str) -> tuple[int, bool]:
-    """Return the number of kernels in the network's module, and whether their machine code is in the cache."""
-    path = compile_plan(plan, job.loss.kernel_for(kind), job.loss.constants()).path  # writes a text; compiles nothing
+def _kernels(plan: Plan, job: Job, kind: str) -> tuple[int, bool, int]:
+    """Return the number of kernels in the network's module, whether their machine code is in the cache.
+
+    And how many floats a layer's sums over a lane take, in a reproducible run.
+    """
+    composer = LaneComposer if job.run.reproducible else Composer
+    compiled = compile_plan(plan, job.loss.kernel_for(kind), job.loss.constants(), composer)  # compiles nothing
+    path = compiled.path
     is_cached = any(cache_dir().glob(f"*/{path.stem}.loss_and_grad-*.nbi"))
-    return path.read_text().count("\ndef call_"), is_cached
+    return path.read_text().count("\ndef call_"), is_cached, compiled.own_floats
 
 
 def _data(prepared: Prepared, sources: dict[str, Hdf5Source], ranks: int, rank: int) -> tuple[int, int]:
@@ -191,8 +198,8 @@ def _exchange(prepared: Prepared, sources: dict[str, Hdf5Source], graph: Graph, 
 def _rows(prepared: Prepared, graph: Graph, plan: Plan, ranks: int) -> tuple[int, int]:
     """Return the rows of a pass of training and of evaluation (0: none) on a rank."""
     run, rows = prepared.job.run, prepared.facts.rows
-    by_micro_batch = graph.by_micro_batch or run.reproducible
-    train = run.micro_batch if by_micro_batch else run.rows_a_pass(ranks)
+    train = run.micro_batch if graph.by_micro_batch else run.rows_a_pass(ranks)
+    train = lane_rows(prepared.job, ranks) if run.reproducible else train
     judged = [row_range(rows[part], 0, ranks)[1] for part in ("validation", "test") if part in rows]
     return train, min(rows_a_pass(plan.row_floats), max(judged, default=0))
 

@@ -20,7 +20,7 @@ from hpctrain.optim.clipping import Clip
 from hpctrain.optim.plateau import ReduceOnPlateau
 from hpctrain.run.folder import RunFolder
 from hpctrain.run.handing_out import hand_out
-from hpctrain.run.lanes import check_order, lanes_of
+from hpctrain.run.lanes import check_order, lanes_of, rows_a_pass
 from hpctrain.run.master import Prepared, update_table_of
 from hpctrain.run.network import interface_of, network
 from hpctrain.run.restore import restore
@@ -64,8 +64,10 @@ class Session:
         # all ranks' rows; sums in fixed point go by lanes, which are micro-batches, too.
         by_micro_batch = self.model.graph.by_micro_batch or run.reproducible
         self._pass_rows = run.micro_batch if by_micro_batch else run.rows_a_pass(group.size)
+        if run.reproducible:
+            self._pass_rows = rows_a_pass(job, group.size)
         self.model.reserve(self._pass_rows)
-        unit = self._pass_rows if by_micro_batch else 1
+        unit = run.micro_batch if by_micro_batch else 1
         self.loader = BatchLoader(
             group,
             self.dataset.train,

@@ -182,12 +182,14 @@ class Trainer:
             self.model.tail[flat.LOSS] = loss_sum
 
     def _sum_lanes(self, batch: Batch, size: int) -> None:
-        """Sum gradients over the batch in fixed point, by lanes of `size` rows; weights and losses go with them."""
-        fixed = self.model.fixed
+        """Sum gradients over the batch in fixed point, in passes of `size` rows; weights and losses go with them."""
+        model, fixed = self.model, self.model.fixed
         fixed.begin()
         for lo in range(0, batch.rows, size):
-            part = batch.slice(lo, lo + size)
-            self.model.add_lane(part, part.first // size, fresh=lo == 0, weight=self._total(part.weight))
+            part = batch if size >= batch.rows else batch.slice(lo, lo + size)
+            model.loss_and_grad(part, beta=float(lo > 0))
+        for lo in range(0, batch.rows, fixed.rows):
+            fixed.note((batch.first + lo) // fixed.rows, self._total(batch.weight[lo : lo + fixed.rows]))
 
     def _report_step(self, outcome: StepOutcome, lr: float, seconds: float, waited: float) -> None:
         progress = self.progress

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from datasets import job_for, write_arrays
+from lane_models import CLASSES, MODELS, SHAPE
 
 from hpctrain import Job, train
 from hpctrain.comm import join
@@ -19,30 +20,7 @@ from hpctrain.comm.single_group import SingleGroup
 pytestmark = pytest.mark.mpi(min_size=1)
 
 ROWS, BATCH, LANE = 107, 24, 5  # five lanes a batch, the last of 4 rows; the epoch's last batch has 5 rows of training
-MODELS: dict[str, list[Any]] = {
-    "mlp": ["flatten", {"type": "dense", "units": 33}, "relu", {"type": "dense", "units": 4}],
-    "cnn": [
-        {"type": "conv2d", "channels": 5, "kernel": 3},
-        "batch_norm",
-        "relu",
-        {"type": "max_pool2d", "size": 2},
-        "flatten",
-        {"type": "dropout", "rate": 0.3},
-        {"type": "dense", "units": 4},
-    ],
-    "gpt": [
-        "flatten",
-        {"type": "embedding", "size": 5, "units": 8},
-        "learned_positions",
-        {"type": "residual", "layers": ["layer_norm", {"type": "attention", "heads": 2, "causal": True}]},
-        {
-            "type": "residual",
-            "layers": ["layer_norm", {"type": "dense", "units": 16}, "gelu", {"type": "dense", "units": 8}],
-        },
-        "last_step",
-        {"type": "dense", "units": 4},
-    ],
-}
+NAMES = ("mlp", "cnn", "gpt")
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +30,8 @@ def folder() -> Iterator[Path]:
         path = Path(group.broadcast_object(own))
         if group.rank == 0:
             random = np.random.default_rng(3)
-            x = random.integers(0, 5, (ROWS, 6, 4, 1)).astype("f4")
-            y = (x.sum((1, 2, 3)) * 3).astype("i8") % 4
+            x = random.integers(0, 5, (ROWS, *SHAPE)).astype("f4")
+            y = (x.sum((1, 2, 3)) * 3).astype("i8") % CLASSES
             write_arrays(path / "data.h5", x=x, y=y, w=random.uniform(0.1, 3, ROWS).astype("f4"))
         group.barrier()
         yield path
@@ -98,7 +76,7 @@ def results(result: Any) -> tuple:
     return result.summary["weights_sha256"], told
 
 
-@pytest.mark.parametrize("model", list(MODELS))
+@pytest.mark.parametrize("model", NAMES)
 @pytest.mark.parametrize("distribute", ["scatter", "shared"])
 def test_the_bits_of_one_rank(folder: Path, model: str, distribute: str) -> None:
     group = join()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpctrain.kernels.fixed_point import FALL, HEADROOM, add_fixed
-from hpctrain.nn.fixed_point import FixedPoint
+from hpctrain.kernels.fixed_point import FALL, HEADROOM, round_into, round_lane
+from hpctrain.nn.fixed_point import FixedPoint, Lanes
 from hpctrain.nn.flat import CHECKPOINT, LOSS, ROWS, STOP, TAIL, WEIGHT, Layout
 
 LAYOUT = Layout([("weight", (40, 50)), ("bias", (50,)), ("unused", (3,))])
@@ -35,7 +35,7 @@ def fixed_point() -> FixedPoint:
     for name in NAMES:
         buffer[places(name)] = np.nan  # what was there before does not matter, but for the padding, which is zero
     buffer[LAYOUT.size + STATE.size :] = np.nan
-    return FixedPoint(LAYOUT, STATE, LANES, buffer)
+    return FixedPoint(LAYOUT, STATE, Lanes(LANES, 10), buffer)
 
 
 def give(fixed: FixedPoint, values: np.ndarray, lanes: list[int]) -> np.ndarray:
@@ -44,8 +44,11 @@ def give(fixed: FixedPoint, values: np.ndarray, lanes: list[int]) -> np.ndarray:
     if not lanes:
         fixed.sums[:] = 0
     for at, lane in enumerate(lanes):
-        fixed.add(lane, values[lane], fresh=at == 0)
-        fixed.note(lane, 1.5 + lane, 0.25 * lane)
+        for number, (lo, hi) in enumerate(zip(fixed.starts, fixed.stops, strict=True)):
+            scale, largest = fixed.scales[number : number + 1], fixed.largest[lane, number : number + 1]
+            round_lane(values[lane, lo:hi], scale, fixed.sums[lo:hi], largest, float(at > 0), 0)
+        fixed.losses[lane] = 1.5 + lane
+        fixed.note(lane, 0.25 * lane)
     tail = fixed.numbers.view(np.float32)[-TAIL:]
     tail[:] = 0
     tail[ROWS] = 10 * len(lanes)
@@ -78,16 +81,13 @@ def bits(fixed: FixedPoint) -> bytes:
 def test_numbers_are_rounded_and_added_as_whole_numbers() -> None:
     random = np.random.default_rng(1)
     values = (random.normal(size=5000) * 1000).astype(np.float32)
-    starts, stops = np.array([0, 3000]), np.array([2990, 5000])
-    scales = np.array([2.0**7, 2.0**3], np.float32)
-    out, largest = np.full(5000, 7, np.int32), np.zeros(2, np.int32)
-    add_fixed(values, starts, stops, scales, True, out, largest)
-    expected = np.rint(values.astype("f8") * np.repeat(scales, [3000, 2000])).astype(np.int32)
-    expected[2990:3000] = 7
-    np.testing.assert_array_equal(out, expected)
-    np.testing.assert_array_equal(largest.view(np.float32), [abs(values[:2990]).max(), abs(values[3000:]).max()])
-    add_fixed(-values, starts, stops, scales, False, out, largest)
-    np.testing.assert_array_equal(out[:2990], 0)
+    scale, out, largest = np.full(1, 2.0**7, np.float32), np.full(5000, 7, np.int32), np.zeros(1, np.int32)
+    round_into(values, scale, True, out, largest)
+    np.testing.assert_array_equal(out, np.rint(values.astype("f8") * 2**7))
+    assert largest.view(np.float32)[0] == abs(values).max()
+    round_into(-values / 2, scale, False, out, largest)
+    np.testing.assert_array_equal(out, np.rint(values.astype("f8") * 2**7) + np.rint(-values.astype("f8") * 2**6))
+    assert largest.view(np.float32)[0] == abs(values).max()
 
 
 def test_sums_are_those_of_float64_within_a_unit_for_each_lane() -> None:

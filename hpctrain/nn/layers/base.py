@@ -75,11 +75,18 @@ class Call:
 
     meet: a buffer (once, of 2 k floats, named in `args`) that holds k float64 numbers after this call of a training
     pass; they are added up over the ranks before the next call.  Kernels must then take batches without rows.
+
+    by_lane: what stands for this call where sums over rows go by lanes (`nn.compose_lanes`), of a kernel that keeps
+    lanes apart by itself.  Further names of its arguments: `sum_`, `scale_` and `largest_` + a parameter's name (its
+    gradient in fixed point, see `kernels.fixed_point`), and lane, the rows of one.
+    together: a row's bits may depend on how many rows there are, so that lanes are kept apart in any case.
     """
 
     kernel: Callable
     args: tuple[str | int | float, ...]
     meet: str | None = None
+    by_lane: Call | None = None
+    together: bool = False
 
 
 Calls = Call | tuple[Call, ...]

@@ -8,6 +8,7 @@ from pydantic import PositiveInt
 
 from hpctrain.kernels.dense import column_sums, relu_mask, relu_mask_sums
 from hpctrain.kernels.matmul import matmul, matmul_bias, matmul_nt, matmul_relu, matmul_tn
+from hpctrain.kernels.matmul_lanes import matmul_tn_lanes
 from hpctrain.nn.initializers import InitializerName
 from hpctrain.nn.layers.base import Buffer, BuiltLayer, Call, Layer, OnPadding, ParamSpec, Shape
 
@@ -32,7 +33,9 @@ class Dense(Layer):
     def _built(self, in_shape: Shape, relu: bool) -> BuiltLayer:
         features = in_shape[-1]
         dz = "dz" if relu else "dy"
-        gradients = (*self._before_products(relu), Call(matmul_tn, ("x", dz, "d_weight", "beta")))
+        fixed = ("sum_weight", "scale_weight", "largest_weight")
+        by_lane = Call(matmul_tn_lanes, ("x", dz, "d_weight", *fixed, "rows", "lane", "beta"))
+        gradients = (*self._before_products(relu), Call(matmul_tn, ("x", dz, "d_weight", "beta"), by_lane=by_lane))
         params = (ParamSpec("weight", (features, self.units), self.initializer, fan_in=features, fan_out=self.units),)
         if self.bias:
             params += (ParamSpec("bias", (self.units,), decays=False),)

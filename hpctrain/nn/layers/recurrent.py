@@ -173,11 +173,13 @@ class Lstm(_Recurrent):
 
     def _steps_forward(self, one: _Direction, walk: tuple, hidden: str) -> Call:
         args = (*one.names("gates", "recurrent"), hidden, one.name("cells"), "state", "cell", "added", *walk)
-        return Call(kernels.lstm_forward, args)
+        return Call(kernels.lstm_forward, args, together=True)
 
     def _steps_backward(self, one: _Direction, walk: tuple, hidden: str) -> Call:
         scratch = ("d_gates", "d_state", "d_cell", "d_step", "work")
-        return Call(kernels.lstm_backward, (*one.names("gates", "recurrent", "cells"), "dy", *scratch, *walk))
+        return Call(
+            kernels.lstm_backward, (*one.names("gates", "recurrent", "cells"), "dy", *scratch, *walk), together=True
+        )
 
 
 class Gru(_Recurrent):
@@ -191,11 +193,11 @@ class Gru(_Recurrent):
 
     def _steps_forward(self, one: _Direction, walk: tuple, hidden: str) -> Call:
         args = (*one.names("gates", "recurrent", "candidate_bias"), hidden, one.name("candidates"))
-        return Call(kernels.gru_forward, (*args, "state", "added", *walk))
+        return Call(kernels.gru_forward, (*args, "state", "added", *walk), together=True)
 
     def _steps_backward(self, one: _Direction, walk: tuple, hidden: str) -> Call:
         args = (*one.names("gates", "recurrent"), hidden, one.name("candidates"), "dy")
-        return Call(kernels.gru_backward, (*args, "d_gates", "d_state", "d_step", *walk))
+        return Call(kernels.gru_backward, (*args, "d_gates", "d_state", "d_step", *walk), together=True)
 
     def _hidden_side(self, one: _Direction) -> tuple[Call, ...]:
         return (Call(kernels.gru_hidden_side, (one.name("gates"), "d_gates", one.name("d_candidate_bias"), "beta")),)
