@@ -20,6 +20,9 @@ examples:
 Needs root.  One set of hosts at a time: a second call waits for the first to end.  The hosts are node1, node2, ...;
 they have a network, a hostname and a /dev/shm of their own and share this machine's files and cores."""
 
+VALUES = ("--hosts", "--rate", "--ranks", "--python")
+SWITCHES = ("--slurm", "--command")
+
 
 def arguments() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
@@ -31,8 +34,18 @@ def arguments() -> argparse.ArgumentParser:
     made.add_argument("--python", type=Path, default=Path(sys.executable), help="the interpreter, an mpirun beside it")
     made.add_argument("--slurm", action="store_true", help="start Slurm on the hosts as well")
     made.add_argument("--command", action="store_true", help="run a command on node1 instead of a program under MPI")
-    made.add_argument("program", nargs=argparse.REMAINDER, help="the program and its arguments")
+    made.add_argument("program", nargs="*", help="the program and its arguments: all that follows our options")
     return made
+
+
+def parsed(words: list[str]) -> argparse.Namespace:
+    """Take our options from the front; what follows is the program's, also where it begins with a dash (-m)."""
+    own = 0
+    while own < len(words) and words[own] in (*SWITCHES, *VALUES, "-h", "--help"):
+        own += 2 if words[own] in VALUES else 1
+    args = arguments().parse_args(words[:own])
+    args.program = words[own:]
+    return args
 
 
 def main(args: argparse.Namespace) -> int:
@@ -51,4 +64,4 @@ def main(args: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(arguments().parse_args()))
+    sys.exit(main(parsed(sys.argv[1:])))

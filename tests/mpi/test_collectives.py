@@ -1,5 +1,6 @@
 """Every registered collective on several ranks, against MPI's own all-reduce and closed forms."""
 
+import functools
 import tracemalloc
 
 import numpy as np
@@ -7,7 +8,9 @@ import pytest
 
 from hpctrain.comm import join
 from hpctrain.comm.collectives import COLLECTIVES
+from hpctrain.comm.mpi_group import MpiGroup
 from hpctrain.comm.schedule import part_bounds
+from hpctrain.comm.schedules import SUMMING
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
@@ -15,6 +18,15 @@ pytestmark = pytest.mark.mpi(min_size=1)
 @pytest.fixture(params=list(COLLECTIVES))
 def collective(request):
     return COLLECTIVES.get(request.param)(join())
+
+
+@functools.cache
+def nodes_of_two():
+    """The world as nodes of two ranks, the last one of one where their number is odd."""
+    from mpi4py import MPI
+
+    join()
+    return MpiGroup(MPI.COMM_WORLD, ranks_a_node=2)
 
 
 def lengths(size):
@@ -119,3 +131,15 @@ def test_a_second_call_allocates_no_buffer(collective):
     finally:
         tracemalloc.stop()
     assert peak < buffer.nbytes / collective.group.size / 4, "less than a quarter of one part: views and requests alone"
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 640, 10_000])
+@pytest.mark.parametrize("name", [*SUMMING, "window"])
+def test_chunks_of_any_length_give_the_same_bits(name, chunk_bytes):
+    group = nodes_of_two()
+    whole, cut = (COLLECTIVES.get(name)(group, chunk_bytes=size) for size in (1 << 30, chunk_bytes))
+    for length in (3, 20_011):
+        expected, buffer = mine(group.rank, length), mine(group.rank, length)
+        whole.all_reduce(expected)
+        cut.all_reduce(buffer)
+        assert buffer.tobytes() == expected.tobytes()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ jobs = pytest.mark.parametrize("name", JOBS)
 
 @pytest.fixture(scope="module")
 def job_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The built-in job, and a network of 23 MB of weights for a few steps."""
+    """The built-in job for a few epochs, and a network of 23 MB of weights for a few steps."""
     folder = tmp_path_factory.mktemp("jobs")
     rng = np.random.default_rng(3)
     data = write_arrays(
@@ -38,9 +39,11 @@ def job_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     wide = job_for(
         data,
         model={"layers": [dense[0], "relu", dense[1], "relu", dense[2]]},
-        run={"epochs": 2, "global_batch": 256},
+        run={"epochs": 1, "global_batch": 256},
     )
-    return {"digits": BUILTIN, "mlp-wide": write_job(folder / "mlp-wide.toml", wide)}
+    digits = tomllib.loads(BUILTIN.read_text())
+    digits["run"]["epochs"] = 6
+    return {name: write_job(folder / f"{name}.toml", job) for name, job in (("digits", digits), ("mlp-wide", wide))}
 
 
 @pytest.fixture(scope="module")
@@ -60,17 +63,16 @@ def alone(job_files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) 
 
 
 def losses(run_dir: Path) -> list[float]:
-    return [record["loss"] for record in records(run_dir, "step")]
+    return [record["train_loss"] for record in records(run_dir, "epoch")]
 
 
 def check(run_dir: Path, alone: Path, library: str, output: str) -> None:
     found = summary(run_dir)
     assert found["world_size"] == RANKS
     assert any(text.startswith(library) for text in found["versions"].values()), found["versions"]
-    assert len(losses(run_dir)) == len(losses(alone))
-    np.testing.assert_allclose(losses(run_dir)[:8], losses(alone)[:8], rtol=1e-4)
-    if "test" in found:
-        assert found["test"]["accuracy"] >= 0.97
+    np.testing.assert_allclose(losses(run_dir), losses(alone), rtol=1e-3)
+    if found["test"]:
+        assert found["test"]["accuracy"] >= 0.9
     assert "8 ranks on 4 nodes" in output, output
 
 
