@@ -61,11 +61,13 @@ class Stepper:
         self.model.warm_up()
         self.strategy.warm_up()
         self.model.cut_at(self.strategy.cuts)
+        self.index = 0  # of the step under way
         self.told: list[tuple[int, float]] = []  # when which offset was final, in the last step
 
     def step(self, index: int) -> None:
         """Make one update."""
         model, batch = self.model, self.batches[index % len(self.batches)]
+        self.index = index
         model.tail[WEIGHT], model.tail[ROWS] = batch.weight.sum(dtype="f8"), batch.rows
         self.told.clear()
         model.tail[LOSS] = model.loss_and_grad(batch, beta=0.0, ready=self._ready)
@@ -75,7 +77,7 @@ class Stepper:
     def _ready(self, lo: int, loss: float) -> None:
         self.model.tail[LOSS] = loss
         self.told.append((lo, time.perf_counter()))
-        self.strategy.ready(lo)
+        self.strategy.ready(lo, self.index)
 
 
 def main(group: Group, args: argparse.Namespace) -> None:
