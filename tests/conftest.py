@@ -41,11 +41,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item.path.is_relative_to(MPI_TESTS)]
 
 
-@pytest.fixture(scope="module")
-def hosts() -> Iterator[Hosts]:
-    """Four hosts on this machine, with links of 1 Gbit/s between them."""
+@pytest.fixture(scope="session")
+def place_for_hosts() -> None:
+    """Nothing, where there can be several hosts on this machine."""
     if reason := several_hosts.why_not():
         pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def hosts(place_for_hosts: None) -> Iterator[Hosts]:
+    """Four hosts on this machine, with links of 1 Gbit/s between them."""
     with Hosts() as made:
         yield made
 

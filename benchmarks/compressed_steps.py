@@ -20,9 +20,9 @@ DEMANDS = {"int8": 2.2}  # at 100 Mbit/s
 NONE = "none"
 
 EXAMPLES = """\
-  python benchmarks/on_hosts.py --rate 100mbit benchmarks/compression.py
-  python benchmarks/on_hosts.py --rate 1gbit --ranks 2 benchmarks/compression.py --compressions int8 one_bit
-  python benchmarks/on_hosts.py --rate 100mbit benchmarks/compression.py --no-overlap --steps 5 --json slow.json
+  python benchmarks/on_hosts.py --rate 100mbit benchmarks/compressed_steps.py
+  python benchmarks/on_hosts.py --rate 1gbit --ranks 2 benchmarks/compressed_steps.py --compressions int8 one_bit
+  python benchmarks/on_hosts.py --rate 100mbit benchmarks/compressed_steps.py --no-overlap --steps 5 --json slow.json
 
 All take their steps in turn, some at a time, and the slowest rank counts.  "sent" is what a host's interface counted
 for a step.  Records: case, peer (none), ours_s, peer_s, ratio, compression, hosts, ranks, library, sent_bytes."""
