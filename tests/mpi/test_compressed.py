@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
+from hpctrain import Job, train
 from hpctrain.comm import join
 from hpctrain.comm.collectives.choice import collective_for
 from hpctrain.comm.mpi_group import MpiGroup
@@ -73,8 +76,11 @@ def same_everywhere(group, array):
 CUTS = (LAYOUT["c"].offset, LAYOUT["b"].offset)
 
 
-@every_kind
-@pytest.mark.parametrize("cuts", [None, CUTS], ids=["whole", "buckets"])
+@pytest.mark.parametrize(
+    ("kind", "cuts"),
+    [*((kind, CUTS) for kind in COMPRESSIONS), ("int8", None), ("power_sgd", None)],
+    ids=lambda value: value if isinstance(value, str) else "buckets" if value else "whole",
+)
 def test_what_arrives_and_what_is_kept_are_what_was_sent(kind, cuts):
     group = join()
     model = Model(allocate=lambda count: AllReduce().allocate_gradients(group, count))
@@ -217,3 +223,22 @@ def test_nodes_sum_first(kind):
             reducer.settle()
     reducer.settle()
     np.testing.assert_allclose((arrived + reducer.state_dict()[RESIDUAL])[inside], sent[inside], atol=2e-5)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_run_goes_on_with_the_bits_of_one_that_was_never_stopped(tmp_path_factory):
+    group, told = join(), None
+    if group.rank == 0:
+        told = tmp_path_factory.mktemp("runs")
+    folder = group.broadcast_object(told)
+    every = ["run.steps=16", "run.checkpoint_every=8 steps", "run.progress=none", "model.layers.1.units=32"]
+    job = Job.builtin(["strategy.compression=int4", "strategy.overlap=true", "strategy.bucket=8 kB", *every])
+    whole = train(job, run_dir=folder / "whole").model.sha256
+    if group.rank == 0:
+        shutil.copytree(folder / "whole", folder / "cut")
+        for name in ("summary.json", "model.h5", "checkpoints/step-00000016.h5"):
+            (folder / "cut" / name).unlink()
+    group.barrier()
+    result = train(job, run_dir=folder / "cut", resume=True)
+    assert result.model.sha256 == whole
+    assert group.broadcast_object(result.summary)["resumed_from_step"] == 8

@@ -67,3 +67,19 @@ def test_help_teaches_by_example():
     done = mpirun(2, SCRIPT, "--help", timeout=60)
     assert done.returncode == 0
     assert done.stdout.count("mpirun -n 4 python benchmarks/all_reduce.py") == 1
+
+
+def test_compression_times_kernels_and_compares_accuracies(tmp_path):
+    file, script = tmp_path / "records.json", ROOT / "benchmarks" / "compression.py"
+    done = mpirun(0, script, "--kinds", "int8", "--sizes", "1", "--pairs", "1", "--json", file, timeout=90)
+    assert done.returncode == 0, done.output
+    (record,) = json.loads(file.read_text())
+    assert (record["kind"], record["bytes"], record["peer"]) == ("int8", 2**20, "copy")
+    assert min(record[name] for name in ("encode_gbps", "decode_gbps", "both_gbps", "ratio")) > 0
+    short = ("--kinds", "int8", "--epochs", "2", "--seeds", "1", "--json", file)
+    done = mpirun(2, script, "--accuracy", *short, timeout=90)
+    assert done.returncode == 0, done.output
+    (record,) = json.loads(file.read_text())
+    assert record["ranks"] == 2
+    assert record["difference"] == pytest.approx(record["accuracy"] - record["peer_accuracy"])
+    assert record["accuracy"] > 50, "two epochs of the digits"
