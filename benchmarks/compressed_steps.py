@@ -35,6 +35,7 @@ def arguments() -> argparse.ArgumentParser:
     made.add_argument("--batch", type=int, help="rows a rank (default: the model's)")
     made.add_argument("--compressions", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
     made.add_argument("--steps", type=int, default=20, help="timed steps of each (default 20)")
+    made.add_argument("--collective", default="window", help="as in a job (default window)")
     made.add_argument("--no-overlap", action="store_true", help="send gradients after the backward pass")
     return made
 
@@ -56,7 +57,8 @@ def main(group: Group, args: argparse.Namespace) -> None:
     steppers = {}
     for name in (NONE, *args.compressions):
         options = {"compression": {"type": name}} if name != NONE else {}
-        steppers[name] = Stepper(group, case, AllReduce(overlap=overlap, **options))
+        strategy = AllReduce(collective=args.collective, overlap=overlap, **options)
+        steppers[name] = Stepper(group, case, strategy)
         steppers[name].step(0)  # makes connections and buffers
     times: dict[str, list[float]] = {name: [] for name in steppers}
     sent = dict.fromkeys(steppers, 0)
