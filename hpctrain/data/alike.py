@@ -46,7 +46,7 @@ def check_alike(group: Group, files: Sequence[str], distribute: str) -> None:
         return
     more = f"; and {len(others) - _NAMED} other ranks" if len(others) > _NAMED else ""
     raise UserError(
-        f"data.distribute = {distribute!r}: each rank reads for itself, but not all see the same files",
+        f'data.distribute = "{distribute}": each rank reads for itself, but not all see the same files',
         found="; ".join(others[:_NAMED]) + more,
         allowed="the same files, or copies of them, under the same paths on all nodes",
         hint='put them where every node sees them, or set data.distribute = "scatter": rank 0 reads for all',

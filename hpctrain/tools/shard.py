@@ -57,6 +57,8 @@ def shard(
             if found is None:
                 write_shard(planned, index, saying.add)
                 layout.check_unchanged(planned.sources_of(index))
+                for stamp in planned.layout.behind:
+                    stamp.check()
                 found = plan.note_finished(planned, index)
             else:
                 kept += 1

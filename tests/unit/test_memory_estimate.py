@@ -153,7 +153,8 @@ def test_taking_statistics_is_counted_by_what_it_allocates(tmp_path, monkeypatch
     preparation = Preparation.of([Standardise(columns=columns)], None, (250,), ())
     source, split = Hdf5Source([str(tmp_path / "a.h5")], "x", "y"), Split(5000, 0, 0.1)
     counted = fitting.fitting_bytes(preparation.inputs, 5000)
-    fitting.moments_of(np.zeros((2, 250)))  # loads the kernels
+    first = Preparation.of([Standardise(columns=columns)], None, (250,), ())
+    fitting.fit(SingleGroup(), source, split, first, shared=False)  # loads the kernels
     tracemalloc.start()
     try:
         fitting.fit(SingleGroup(), source, split, preparation, shared=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,26 @@ def test_a_source_that_changes_meanwhile_is_refused(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(write, "write_shard", meanwhile)
     with pytest.raises(UserError, match="changed while it was cut"):
         cut([path], 2, tmp_path / "out")
+
+
+def test_a_source_of_a_virtual_dataset_that_changes_meanwhile_is_refused(tmp_path: Path, monkeypatch) -> None:
+    part, whole = tmp_path / "part.h5", tmp_path / "whole.h5"
+    with h5py.File(part, "w") as file:
+        file["x"] = np.zeros((10, 2))
+    with h5py.File(whole, "w") as file:
+        layout = h5py.VirtualLayout((10, 2), "f8")
+        layout[:] = h5py.VirtualSource("part.h5", "x", (10, 2))
+        file.create_virtual_dataset("x", layout)
+    real = write.write_shard
+
+    def meanwhile(planned: plan.Plan, index: int, progress) -> None:
+        real(planned, index, progress)
+        status = part.stat()
+        os.utime(part, ns=(status.st_atime_ns, status.st_mtime_ns + 10**9))
+
+    monkeypatch.setattr(write, "write_shard", meanwhile)
+    with pytest.raises(UserError, match=f"changed while it was read: {part}"):
+        cut([whole], 2, tmp_path / "out")
 
 
 def test_files_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:

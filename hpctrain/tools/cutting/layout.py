@@ -14,10 +14,11 @@ import h5py
 import numpy as np
 
 from hpctrain.data.datasets import type_name
+from hpctrain.data.fields.opened import Stamp
 from hpctrain.data.files import open_file
 from hpctrain.data.filters import check_filters
 from hpctrain.data.manifest import SourceFile
-from hpctrain.data.virtual import check_virtual
+from hpctrain.data.virtual import files_behind
 from hpctrain.errors import UserError, nearest
 from hpctrain.tools.cutting.raw import has_references, read_whole, reading, same
 from hpctrain.tools.inspecting.contents import place_of
@@ -43,12 +44,13 @@ class CutDataset:
 
 @dataclass(frozen=True)
 class Layout:
-    """What is to be cut.  `rows` are those of all files; `left_out` says why."""
+    """What is to be cut.  `rows` are those of all files; `left_out` says why; `behind`: other files with rows in."""
 
     sources: tuple[SourceFile, ...]
     cut: tuple[CutDataset, ...]
     copied: tuple[str, ...]
     left_out: dict[str, str]
+    behind: tuple[Stamp, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -79,6 +81,7 @@ class _Seen:
     chunk_rows: int | None
     meaning: dict[str, str]  # attributes that say what the numbers are
     problem: str | None
+    behind: tuple[str, ...]  # files beside its own in which its numbers stand
 
 
 def look(paths: Sequence[str], along: str | None = None) -> Layout:
@@ -117,7 +120,8 @@ def look(paths: Sequence[str], along: str | None = None) -> Layout:
         SourceFile(os.path.abspath(path), stat.st_size, stat.st_mtime_ns, count)
         for path, stat, count in zip(paths, status, rows, strict=True)
     )
-    return Layout(sources, tuple(cut), tuple(copied), left_out)
+    behind = {other for found in files for seen in found.values() for other in seen.behind} - set(paths)
+    return Layout(sources, tuple(cut), tuple(copied), left_out, tuple(Stamp.of(other) for other in sorted(behind)))
 
 
 def check_unchanged(sources: Sequence[SourceFile]) -> None:
@@ -171,8 +175,8 @@ def _see(dataset: h5py.Dataset) -> _Seen:
     kind = dataset.id.get_type().copy()
     size = kind.get_size() * int(np.prod(shape[1:], dtype=np.int64))
     check_filters(dataset, repr(dataset.name))
-    if dataset.is_virtual:
-        check_virtual(dataset, repr(dataset.name))  # else HDF5 would give fill values for what is missing
+    # Of a virtual one that lacks some, HDF5 would give fill values for what is missing.
+    behind = files_behind(dataset, dataset.file.filename, repr(dataset.name))
     return _Seen(
         shape[0] if shape else None,
         is_null,
@@ -184,6 +188,7 @@ def _see(dataset: h5py.Dataset) -> _Seen:
         dataset.chunks[0] if dataset.chunks and not dataset.is_virtual else None,
         {key: str(np.asarray(dataset.attrs[key]).tolist()) for key in _MEANING if key in dataset.attrs},
         "references into the file itself" if has_references(dataset.dtype) else None,
+        behind,
     )
 
 
