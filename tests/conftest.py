@@ -64,9 +64,10 @@ def slurm(hosts: Hosts) -> Slurm:
 
 
 @pytest.fixture(scope="session")
-def open_mpi(request: pytest.FixtureRequest) -> Path:
+def open_mpi(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of a second environment, with Open MPI; kept from one run of the tests to the next."""
+    cache = getattr(request.config, "cache", None)
     try:
-        return second_environment.environment(request.config.cache.mkdir("open-mpi"))
+        return second_environment.environment(cache.mkdir("open-mpi") if cache else tmp_path_factory.mktemp("open-mpi"))
     except RuntimeError as error:
         pytest.skip(str(error))
