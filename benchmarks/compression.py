@@ -25,6 +25,7 @@ from hpctrain.nn.flat import Layout
 
 SIZES_MB = (2, 16, 64)
 PLAIN = "none"
+ADVISED = {"one_bit": {"block": 64, "warm_up_steps": 200}}  # what docs/compression.md advises beyond the defaults
 
 EXAMPLES = """\
   python benchmarks/compression.py
@@ -47,6 +48,7 @@ def arguments() -> argparse.ArgumentParser:
     made.add_argument("--accuracy", action="store_true", help="train, instead of timing kernels")
     made.add_argument("--mnist", type=Path, metavar="DIR", help="with --accuracy: the folder of mnist-train.h5")
     made.add_argument("--epochs", type=int, help="with --accuracy (default 30 of digits, 5 of MNIST)")
+    made.add_argument("--lr", type=float, default=0.05, help="with --accuracy on MNIST: learning rate (default 0.05)")
     made.add_argument("--seeds", type=int, default=3, help="with --accuracy: runs of each kind (default 3)")
     return made
 
@@ -112,19 +114,19 @@ def speeds(group: Group, args: argparse.Namespace) -> list[Record]:
     return records
 
 
-def job_of(kind: str, seed: int, mnist: Path | None, epochs: int | None) -> Job:
+def job_of(kind: str, seed: int, mnist: Path | None, epochs: int | None, lr: float) -> Job:
     """Return the training that is compared; the same but for the compression."""
-    strategy: dict[str, Any] = {} if kind == PLAIN else {"compression": {"type": kind}}
+    strategy: dict[str, Any] = {} if kind == PLAIN else {"compression": {"type": kind, **ADVISED.get(kind, {})}}
     run = {"seed": seed, "progress": "none", "checkpoint_every": "never"}
     if mnist is None:
-        given = {"strategy.compression": kind} if strategy else {}
+        given = {f"strategy.compression.{key}": value for key, value in strategy.get("compression", {}).items()}
         given |= {"run.epochs": epochs or 30} | {f"run.{key}": value for key, value in run.items()}
         return Job.builtin([f"{key}={value}" for key, value in given.items()])
     files = {"files": mnist / "mnist-train.h5", "test_files": mnist / "mnist-test.h5"}
     return Job(
         data={key: str(path) for key, path in files.items()} | {"input": "images", "target": "labels"},
         model={"layers": ["flatten", *_dense(512), *_dense(256), {"type": "dense", "units": 10}]},
-        optimizer={"name": "sgd", "lr": 0.1, "momentum": 0.9},
+        optimizer={"name": "sgd", "lr": lr, "momentum": 0.9},
         schedule={"name": "cosine", "warmup": "100 steps"},
         strategy=strategy,
         run={**run, "epochs": epochs or 5, "global_batch": 128},
@@ -139,7 +141,7 @@ def accuracies(group: Group, args: argparse.Namespace) -> list[Record]:
     data = "digits" if args.mnist is None else "MNIST"
     found: dict[str, tuple[list[float], float]] = {}
     for kind in (PLAIN, *args.kinds):
-        results = [trained(group, job_of(kind, seed, args.mnist, args.epochs)) for seed in range(args.seeds)]
+        results = [trained(group, job_of(kind, seed, args.mnist, args.epochs, args.lr)) for seed in range(args.seeds)]
         found[kind] = [accuracy for accuracy, _ in results], statistics.median(seconds for _, seconds in results)
         if group.rank == 0:
             print(f"{data} {kind}: {100 * statistics.mean(found[kind][0]):.2f} %", flush=True)

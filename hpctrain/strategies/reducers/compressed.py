@@ -168,7 +168,8 @@ class _Slice:
     """grad_buffer[lo:hi]: what is packed, and what is encoded how.
 
     group    the ranks that exchange payloads; `own`: the part of the slice whose payloads are this rank's business
-    summed   what encodes where payloads are summed, else None; nbytes: of all that is sent
+    summed   what encodes where payloads are summed, else None
+    nbytes   of a payload of the whole slice: what a node, or a rank of its own, sends less than twice
     """
 
     def __init__(
@@ -200,7 +201,9 @@ class _Slice:
             pieces = pieces_within(tensors, *self.own, compression.unit)
             if not is_empty:
                 self._two_shots = TwoShots(self.group, compression, pieces)
-            self.nbytes = self._two_shots.nbytes if self._two_shots else 0
+            # Where a node's ranks share the work, each sends about as much as this one.
+            shares = self._within.group.size if self._within else 1
+            self.nbytes = shares * self._two_shots.nbytes if self._two_shots else 0
         self.nbytes += self._packed.nbytes
 
     def _meet_within_nodes(self) -> None:
