@@ -29,5 +29,4 @@ MODELS: dict[str, list[Any]] = {
         "last_step",
         _OUT,
     ],
-    "lstm": [{"type": "reshape", "shape": [6, 4]}, {"type": "lstm", "units": 5}, _OUT],
 }

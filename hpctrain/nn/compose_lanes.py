@@ -19,7 +19,7 @@ from hpctrain.nn.flat import Slot
 from hpctrain.nn.layers.base import Call, Shape
 from hpctrain.nn.plan import Step, Value
 
-_BEGIN, _NEXT = -1, -2  # kinds of entries of a program, beside those of calls
+BEGIN, NEXT = -1, -2  # kinds of entries of a program, beside those of calls
 _BY_ROW = ("targets", "weight", "ids")  # arrays of the batch
 _FIXED = {"sum": "sums", "scale": "scales", "largest": "largest"}
 _TRAIN = f"""\
@@ -33,9 +33,9 @@ def loss_and_grad(
     while i < last:
         kind, at = program[i, 0], program[i, 1]
         i += 1
-        if kind == {_BEGIN}:
+        if kind == {BEGIN}:
             rows = min(lane, total)
-        elif kind == {_NEXT}:
+        elif kind == {NEXT}:
             row += rows
             rows = min(lane, total - row)
             if rows > 0:
@@ -122,10 +122,10 @@ class LaneComposer(Composer):
     def _each_lane(self) -> Iterator[None]:
         """Have what is added inside the `with` run for one lane after another."""
         calls = self.train.calls
-        calls.append((_BEGIN, 0))
+        calls.append((BEGIN, 0))
         first = len(calls)
         yield
-        calls.append((_NEXT, first))
+        calls.append((NEXT, first))
 
     def _argument(self, step: Step, arg: str | int | float) -> Argument:
         if arg == "lane" or not isinstance(arg, str) or arg in step.values:

@@ -31,6 +31,7 @@ from hpctrain.run.lanes import lanes_of
 from hpctrain.run.lanes import rows_a_pass as lane_rows
 from hpctrain.run.master import Prepared
 from hpctrain.run.network import network
+from hpctrain.training.blocks import block_rows
 from hpctrain.training.evaluate import rows_a_pass
 
 # Measured on x86-64: the compiler's library with the kernels that every run needs, and what each kernel of the
@@ -92,7 +93,7 @@ def estimate(prepared: Prepared, ranks: int, base: tuple[int, int]) -> MemoryEst
     code = _ENGINE_BYTES + kernels * _KERNEL_BYTES
     sources = {part: source for part in facts.rows if (source := prepared.source(part)) is not None}
     held, passing = zip(*(_data(prepared, sources, ranks, rank) for rank in (0, min(1, ranks - 1))), strict=True)
-    exchange = _exchange(prepared, sources, graph, ranks)
+    exchange = _exchange(prepared, sources, graph, plan, ranks)
     layout, state_layout = graph.layout(), graph.state_layout()
     sizes = layout.size, state_layout.size
     lanes = lanes_of(job)
@@ -184,7 +185,7 @@ def _ways(prepared: Prepared, sources: dict[str, Hdf5Source], ranks: int) -> tup
     return distribute, needs, choose(needs, limit, demand.shuffle, demand.may_change, ranks).of
 
 
-def _exchange(prepared: Prepared, sources: dict[str, Hdf5Source], graph: Graph, ranks: int) -> int:
+def _exchange(prepared: Prepared, sources: dict[str, Hdf5Source], graph: Graph, plan: Plan, ranks: int) -> int:
     """Return what batches and their exchange take, where that is not counted with the data."""
     if _ways(prepared, sources, ranks)[2]["train"] != MEMORY:
         return 0
@@ -192,7 +193,12 @@ def _exchange(prepared: Prepared, sources: dict[str, Hdf5Source], graph: Graph, 
     unit = job.run.micro_batch if graph.by_micro_batch or job.run.reproducible else 1
     rows = prepared.facts.rows["train"]
     form = sources["train"].format
-    return exchange_bytes(form, rows, job.run.update_batch, ranks, job.data.shuffle, unit)
+    size = exchange_bytes(form, rows, job.run.update_batch, ranks, job.data.shuffle, unit)
+    for part in ("validation", "test") if job.run.reproducible else ():  # judged in blocks, for which rows travel
+        if rows := prepared.facts.rows.get(part):
+            unit = block_rows(rows, rows_a_pass(plan.row_floats))
+            size += exchange_bytes(sources.get(part, sources["train"]).format, rows, unit * ranks, ranks, unit=unit)
+    return size
 
 
 def _rows(prepared: Prepared, graph: Graph, plan: Plan, ranks: int) -> tuple[int, int]:

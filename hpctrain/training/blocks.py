@@ -14,6 +14,11 @@ MOST_BLOCKS = 64  # of a part: each has states of its own, which all ranks are s
 Block = tuple[int, Iterable[Batch]]
 
 
+def block_rows(total: int, rows: int) -> int:
+    """Return the rows of one of `EqualBlocks` of a part with so many rows, in passes of `rows`."""
+    return rows * -(-total // (MOST_BLOCKS * rows))
+
+
 class OwnBlocks:
     """One block a rank, numbered as the ranks: the rows that it holds, `rows` at a time.  No row travels."""
 
@@ -39,7 +44,7 @@ class EqualBlocks:
 
     def of(self, shard: Shard) -> Iterator[Block]:
         """Yield the number of each of this rank's blocks, and its rows.  Collective: to be gone through to the end."""
-        unit = self._rows * -(-shard.total // (MOST_BLOCKS * self._rows))
+        unit = block_rows(shard.total, self._rows)
         loader = self._loaders.get(id(shard))
         if loader is None:
             loader = BatchLoader(self._group, shard, unit * self._group.size, 0, "none", unit=unit)

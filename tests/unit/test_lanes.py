@@ -11,9 +11,12 @@ from scipy.signal import correlate2d
 
 from hpctrain.batch import Batch
 from hpctrain.nn import LAYERS
+from hpctrain.nn.compose_lanes import BEGIN, NEXT, LaneComposer
 from hpctrain.nn.fixed_point import Lanes
-from hpctrain.nn.losses import SoftmaxCrossEntropy
+from hpctrain.nn.graph import build_graph
+from hpctrain.nn.losses import MeanSquaredError, SoftmaxCrossEntropy
 from hpctrain.nn.model import Model
+from hpctrain.nn.plan import make_plan
 from hpctrain.options import part_from
 
 ROWS, LANE = 17, 4  # four lanes and a short one
@@ -87,6 +90,23 @@ def test_statistics_are_sums_over_the_lanes_of_rows_times_means() -> None:
     found = model.state_layout.views(model.stats)
     np.testing.assert_allclose(found["batch_norm1.running_mean"], means, rtol=1e-5, atol=1e-4)
     np.testing.assert_allclose(found["batch_norm1.running_var"], variances, rtol=1e-5)
+
+
+def test_what_blas_computes_goes_lane_by_lane() -> None:
+    """The bits of a product by BLAS depend on how many rows it has."""
+    layers = [part_from(LAYERS, layer, "layer", "type") for layer in ({"type": "lstm", "units": 5}, "tanh")]
+    composer = LaneComposer(
+        make_plan(build_graph(layers, (6, 4)), by_lane=True), MeanSquaredError().kernel_for("real"), ()
+    )
+    names = {number: kind[0] for kind, number in composer.train.kinds.items()}
+    apart, inside = {}, False
+    for number, _ in composer.train.calls:
+        inside = {BEGIN: True, NEXT: False}.get(number, inside)
+        if number in names:
+            apart[names[number]] = inside
+    assert apart["lstm_forward"]
+    assert apart["lstm_backward"]
+    assert not any(apart[name] for name in apart if name.startswith("tanh"))
 
 
 def test_a_redone_step_is_the_step() -> None:
