@@ -27,9 +27,11 @@ import llvmlite
 import llvmlite.binding
 import numba
 import numba.core.config
+from llvmlite.binding import Linkage
 from numba.core import sigutils, types
 from numba.core.caching import FunctionCache
 from numba.core.ccallback import CFunc
+from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
 from numba.core.runtime import _nrt_python
 
 # Reductions may be reordered and vectorised; NaN and infinity keep their meaning.
@@ -71,6 +73,23 @@ def callback(function: Callable, signature: types.Type, **options: object) -> CF
     made._cache = _loading_cache(function)
     made.compile()
     return made
+
+
+class _SelfContained(JITCodeLibrary):
+    """Compiled code that calls its own copies of the functions that were linked into it.
+
+    The linker would take the copy that was loaded first, be it optimised elsewhere with other roundings: code just
+    compiled and the same code out of the cache would then not give the same bits.
+    """
+
+    def _finalize_final_module(self) -> None:
+        for function in self._final_module.functions:
+            if not function.is_declaration and function.linkage is Linkage.linkonce_odr:
+                function.linkage = Linkage.internal
+        super()._finalize_final_module()
+
+
+JITCPUCodegen._library_class = _SelfContained
 
 
 def _loading_cache(function: Callable) -> FunctionCache:
