@@ -32,6 +32,7 @@ _MOST_PRICED = 1 << 24  # elements: the order does not change beyond
 _TRIAL_BYTES = 16 << 20  # are summed at most: what longer buffers take follows from that
 _TRIAL_S = 0.12  # about what one round over all that are tried may take
 _ROUNDS = 3, 15
+_WORTH_CHECKING_S, _SAME = 1e-3, 2.0  # what was kept is measured anew where a trial takes twice as long, or half
 
 Candidate = tuple[str, int]  # a collective, and the bytes of its chunks; 0: as it takes them by itself
 
@@ -76,16 +77,37 @@ def choose(group: Group, buffer: np.ndarray, length: int, before: Choice | None)
     length = max(1, min(length, len(buffer)))
     times = cluster.times(length)
     when = "as measured before on this cluster"
-    if not times:
+    if not times or not _is_so_still(group, buffer, length, _usable(times, window)[0]):
+        cluster.machine = cluster.machine if not times else None
         times = _measured(group, cluster, buffer, length, nodes, window)
         cluster.keep(length, times)
         when = f"measured in {time.perf_counter() - started:.1f} s"
-    usable = sorted((seconds, tried) for tried, seconds in times.items() if window or tried[0] != WINDOW)
-    (seconds, (name, chunk)), *others = usable
+    (seconds, (name, chunk)), *others = _usable(times, window)
     rest = ", ".join(f"{_words(other)} {_ms(theirs)}" for theirs, other in others)
     size = f"{length * 4 / 1e6:,.3g} MB"
     said.append(f"collective {_words((name, chunk))}: {_ms(seconds)} for {size} ({rest}; {when})")
     return Choice(collective=name, chunk_bytes=chunk, ranks=ranks), said
+
+
+def _usable(times: dict[Candidate, float], window: bool) -> list[tuple[float, Candidate]]:
+    """Return what can be taken, the quickest first."""
+    return sorted((seconds, tried) for tried, seconds in times.items() if window or tried[0] != WINDOW)
+
+
+def _is_so_still(group: Group, buffer: np.ndarray, length: int, kept: tuple[float, Candidate]) -> bool:
+    """Whether a candidate takes about as long as was kept of it: links may be others, or have been busy then.
+
+    What takes less than a millisecond is believed: it is too short to tell, and matters little.  Collective.
+    """
+    seconds, candidate = kept
+    if seconds < _WORTH_CHECKING_S:
+        return True
+    part = buffer[: min(length, _TRIAL_BYTES // 4)]
+    collective = _made(candidate, group)
+    _warm_up(group, [collective])
+    buffer[:] = 0
+    now = probe.call_times(group, [_call(collective, part)], _ROUNDS[0])[0] * length / len(part)
+    return 1 / _SAME < now / seconds < _SAME
 
 
 def ranks_text(nodes: Sequence[int]) -> str:

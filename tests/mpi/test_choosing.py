@@ -58,6 +58,17 @@ def test_it_is_measured_once_and_every_rank_has_the_same(folder, ranks_a_node, m
     assert "as measured before" in said[0]
 
 
+@pytest.mark.parametrize(("kept_s", "is_believed"), [(1e-4, True), (50.0, False)])
+def test_what_was_kept_is_measured_anew_where_it_is_no_longer_so(folder, monkeypatch, kept_s, is_believed):
+    group = world(1)
+    buffer = np.zeros(LENGTH, np.float32)
+    monkeypatch.setattr(known_clusters.KnownCluster, "times", lambda *_: {("ring", 0): kept_s, ("native", 0): 60.0})
+    choice, said = choose(group, buffer, LENGTH, None)
+    assert ("as measured before" in said[0]) == is_believed
+    assert ("measured in" in said[0]) != is_believed
+    assert (choice.collective == "ring") or not is_believed
+
+
 def test_a_run_goes_on_with_what_it_began_with_while_the_ranks_are_where_they_were(folder, monkeypatch):
     group = world(1)
     buffer = np.zeros(LENGTH, np.float32)
