@@ -25,6 +25,7 @@ from hpctrain.data.order import Chunks, EpochOrder
 from hpctrain.data.parts import PartRows, part_bytes
 from hpctrain.data.shard import Shard, Weigh, weighed_rows
 from hpctrain.data.sharding import row_range
+from hpctrain.kernels import lost_pages
 from hpctrain.kernels.select import copy_rows, gather_rows, rank_blocks, select_rows
 
 WINDOW_BYTES = 4 << 20  # of a rank: what is gathered is used while it is in the processor's caches
@@ -37,6 +38,7 @@ class FileMaps:
     """
 
     def __init__(self, places: list[MappedRows], width: int, stamps: dict[str, Stamp]) -> None:
+        lost_pages.watch()
         self._stamps = [stamps[place.path] for place in places]
         self.words = [place.open(width) for place in places]
         self.firsts = [place.first for place in places]
@@ -95,6 +97,7 @@ class MappedShard(Shard):
 
     def gather(self, ids: np.ndarray, rows: np.ndarray, out: Arrays) -> None:
         """Fill `out` with the examples `ids`; `rows` (int64, as many) is scratch.  Bad values are a `UserError`."""
+        self.maps.check()  # of a file that has become shorter, pages are gone
         rows[:] = ids
         self.part.to_rows(rows)
         inputs, targets, stored = self.format.words(*out)

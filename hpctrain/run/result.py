@@ -80,4 +80,5 @@ class TrainResult:
     def predict(self, inputs: np.ndarray | h5py.Dataset) -> np.ndarray:
         """Return what `TrainedModel.predict` does."""
         data = self.job.data
-        return predict(self.model, inputs, data.channels_first, self.preparation, self.texts, data.missing)
+        options = (data.channels_first, self.preparation, self.texts, data.missing, data.input)
+        return predict(self.model, inputs, *options)

@@ -49,12 +49,13 @@ class TrainedModel:
         float32; with `data.prepare_target` float64, in the target's own units.  Inputs are what `data.prepare` begins
         with: they are prepared here.  An array has the numbers that are meant: where `scale_factor`, `add_offset` or
         `_FillValue` say how a file stores them, those are unpacked, and NaN is missing.  A dataset of an open file
-        (`file["x"]`, without brackets behind it) is unpacked as its own attributes say.  Where `data.missing` is a
+        (`file["x"]`, without brackets behind it) is unpacked as its own attributes say, and refused where `data.input`
+        selects columns: give an array of those.  Where `data.missing` is a
         number, it takes the place of NaN.  Inputs that were text in the training data may be so here too (an array of
         text, or of objects where some columns are numbers).
         """
         data = self.job.data
-        return predict(self.model, inputs, data.channels_first, self.preparation, self._texts, data.missing)
+        return predict(self.model, inputs, data.channels_first, self.preparation, self._texts, data.missing, data.input)
 
 
 def predict(
@@ -64,6 +65,7 @@ def predict(
     preparation: Preparation | None = None,
     texts: TextInputs | None = None,
     missing: str | float = "error",
+    named: str | tuple[str, ...] = (),
 ) -> np.ndarray:
     """Return a network's outputs, channels last; `UserError` for inputs that are not numbers or of another shape.
 
@@ -73,9 +75,10 @@ def predict(
                  that no training row has, the `UserError` says why.
     texts        what inputs were text, if any were: here they may be so too
     missing      a number takes the place of NaN
+    named        what the job reads as inputs: a dataset is taken only where that is whole datasets
     """
     preparation = preparation or Preparation()
-    inputs = _unpacked(inputs) if isinstance(inputs, h5py.Dataset) else np.asarray(inputs)
+    inputs = _unpacked(inputs, named) if isinstance(inputs, h5py.Dataset) else np.asarray(inputs)
     if texts is not None and texts.categories and inputs.dtype.kind in "SUO":
         inputs = texts.numbers(inputs)
     if inputs.dtype.kind not in "biuf":
@@ -104,8 +107,16 @@ def predict(
     return np.stack(turned, axis=-1).reshape(outputs.shape)
 
 
-def _unpacked(dataset: h5py.Dataset) -> np.ndarray:
+def _unpacked(dataset: h5py.Dataset, named: str | tuple[str, ...]) -> np.ndarray:
     """Return all of a dataset, its numbers as its attributes mean them."""
+    names = (named,) if isinstance(named, str) else tuple(named)
+    if len(names) > 1 or any("[" in name and name.strip("/") != dataset.name.strip("/") for name in names):
+        raise UserError(
+            "predict cannot take a dataset where data.input is made of several, or selects columns or fields",
+            found=f"data.input = {', '.join(map(repr, names))}",
+            allowed="an array (rows, ...) of what data.input selects, its numbers as they are meant",
+            hint='read and put them together: predict(file["x"][:, [1, 0]]), say',
+        )
     stored = dataset[()]
     scaling = scaling_of(dataset) if dataset.dtype.kind in "biuf" else NONE
     return scaling.apply(stored) if scaling.is_needed else stored

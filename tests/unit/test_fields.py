@@ -52,7 +52,7 @@ class TestExpressions:
             ("x[1:, 0:2]", "the first axis counts the examples"),
             ("x[0]", "the first axis counts the examples"),
             ("x[:, 0:6]", "columns that are not there"),
-            ("x[:, 5]", "columns that are not there"),
+            ("x[:, 5]", "allowed: 0 to 4 "),
             ("x[:, -6]", "columns that are not there"),
             ("x[:, 3:3]", "columns that are not there"),
             ("x[:, :, 0]", "more axes are cut"),
@@ -184,8 +184,7 @@ class TestSeveral:
             file["y"] = np.zeros(10, int)
         path = str(tmp_path / "a.h5")
         (line,) = Hdf5Source([path], "half", "y").unwritten
-        assert line.startswith(f"'/half' in {path}: 4 of 8 chunks were never written, and read as ")
-        assert "-1" in line
+        assert line == f"'/half' in {path}: 4 of 8 chunks were never written, and read as -1.0"
         (line,) = Hdf5Source([path], "y", "never").unwritten
         assert "'/never'" in line
         assert "was never written" in line

@@ -1,5 +1,6 @@
 """A trained network used again from Python, and what Python users get wrong."""
 
+import dataclasses
 import shutil
 
 import h5py
@@ -184,3 +185,16 @@ def test_a_dataset_of_a_file_is_unpacked_as_its_own_attributes_say(packed, tmp_p
         np.testing.assert_allclose(result.predict(file["x"]), expected, rtol=1e-3, atol=1e-4)
         np.testing.assert_array_equal(result.predict(file["plain"]), expected)
         assert np.abs(result.predict(file["x"][()]) - expected).max() > 1, "numbers without attributes are as they are"
+
+
+@pytest.mark.parametrize("named", ["x[:, 0:3]", ("x", "y"), ("x[:, 1]", "x[:, 0]")])
+def test_a_dataset_is_refused_where_the_job_selects_columns(packed, tmp_path, named):
+    _, result, values = packed
+    changed = dataclasses.replace(
+        result, job=result.job.model_copy(update={"data": result.job.data.model_copy(update={"input": named})})
+    )
+    with h5py.File(tmp_path / "c.h5", "w") as file:
+        file["x"] = values
+        with pytest.raises(UserError, match="selects columns"):
+            changed.predict(file["x"])
+    np.testing.assert_array_equal(changed.predict(values), result.predict(values))

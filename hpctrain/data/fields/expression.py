@@ -111,10 +111,11 @@ def settle(axes: tuple[Axis, ...], shape: tuple[int, ...], where: str) -> tuple[
             good = 0 <= lo < stop <= size
             settled.append(slice(lo, stop, axis.step or 1))
         if not good:
+            last = size - 1 if isinstance(axis, int) else size
             raise UserError(
                 f"{where}: columns that are not there",
                 found=f"{_words(axis)} of axis {number} of an example, which has {size}",
-                allowed=f"0 to {size} (or counted from the end, -{size} to -1), and at least one",
+                allowed=f"0 to {last} (or counted from the end, -{size} to -1), and at least one",
             )
     return (*settled, *(slice(0, size, 1) for size in shape[len(axes) :]))
 

@@ -113,7 +113,8 @@ class Member:
             if there >= all_of_it:
                 return None
             found = f"{all_of_it - there:,} of {all_of_it:,} chunks were never written"
-        return f"{dataset.name!r} in {dataset.file.filename}: {found}, and read as {dataset.fillvalue!r}"
+        fill = np.asarray(dataset.fillvalue).tolist()  # as a plain number or text
+        return f"{dataset.name!r} in {dataset.file.filename}: {found}, and read as {fill!r}"
 
     def is_plain(self, dtype: np.dtype | type) -> bool:
         """Whether the file holds just what is wanted, so that HDF5 can read into the array itself."""
