@@ -155,8 +155,13 @@ def mixing(shuffle: str, chunk_rows: int, pool_rows: int, total: int) -> str:
             "shuffle: local, each rank mixes the rows that it holds and exchanges none: "
             "batches, and so the results, depend on the number of ranks"
         )
-    if shuffle == "global" or pool_rows >= total:
+    if shuffle == "global":
         return "shuffle: global, every epoch is a permutation of all examples"
+    if pool_rows >= total:
+        return (
+            "shuffle: chunks in random order, mixed among all examples, which data.shuffle_buffer holds: as good as "
+            '"global", every epoch is a permutation of them'
+        )
     return (
         f"shuffle: chunks of about {chunk_rows:,} examples in random order, mixed among {pool_rows:,} at a time "
         f"({min(1.0, pool_rows / total):.1%} of the epoch; more with a larger data.shuffle_buffer)"

@@ -120,7 +120,7 @@ def end_summary(
         times.append(f"{compact(summary['examples_per_s'])} examples/s")
     if (summary.get("data_wait_fraction") or 0) >= _WORTH_SAYING:
         times.append(f"{summary['data_wait_fraction']:.0%} of the time waiting for data")
-    if (summary.get("reduce_fraction") or 0) >= _WORTH_SAYING:
+    if summary.get("world_size") != 1 and (summary.get("reduce_fraction") or 0) >= _WORTH_SAYING:
         times.append(f"{summary['reduce_fraction']:.0%} summing gradients")
     parts.append(Text(", ".join(times)))
     if info is not None:

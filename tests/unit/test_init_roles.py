@@ -28,6 +28,14 @@ def test_weights_ids_and_counts_are_no_inputs(tmp_path: Path) -> None:
     assert "named like weights" in tool.init([str(write_arrays(tmp_path / "b.h5", **columns, weight=X[:, 1]))])
 
 
+def test_examples_without_a_target_do_not_count(tmp_path: Path) -> None:
+    y = np.arange(120.0) / 7
+    assert "missing" not in data_of(tmp_path, x=X, y=y)
+    y[3] = np.nan
+    assert data_of(tmp_path, x=X, y=y)["missing"] == "drop"
+    resolve(job_of(tmp_path, [tmp_path / "a.h5"]))  # is content with it
+
+
 @pytest.mark.parametrize("name", ["body_weight", "refractive_index", "time_of_flight", "offsetX"])
 def test_words_of_ids_and_weights_in_other_names_say_nothing(tmp_path: Path, name: str) -> None:
     assert data_of(tmp_path, a=X[:, 0], label=np.arange(120) % 2, **{name: X[:, 1]})["input"] == ["a", name]

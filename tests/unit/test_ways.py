@@ -101,6 +101,7 @@ def test_the_order_is_told_with_what_it_costs_in_mixing():
     line = mixing("chunks", 84, 21_000, 60_000)
     assert "chunks of about 84 examples" in line
     assert "mixed among 21,000 at a time (35.0% of the epoch" in line
+    assert mixing("chunks", 84, 21_000, 20_000).startswith("shuffle: chunks")
     assert "permutation" in mixing("chunks", 84, 21_000, 20_000)
 
 

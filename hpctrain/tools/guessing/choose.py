@@ -199,6 +199,9 @@ def _put_together(
     if inputs.combine == "flat":
         found.parts = [(one.path, one.shape) for one in inputs.members]
     choose_preparation(found, inputs.members, None if target.columns or target.field else Piece(target.candidate))
+    if share := Piece(target.candidate).missing():
+        found.data["missing"] = "drop"
+        found.why["missing"] = f"the target is missing (NaN) in {share:.2%} of its values: those do not count"
     has_label = target.kind == "class" and target.shape == ()
     found.stratify = has_label and (target.candidate.least_class(target.field) or 0) >= _FEWEST_OF_A_CLASS
     found.others += [f"target = {one.describe()}" for one in other_targets]
