@@ -18,15 +18,19 @@ from hpctrain.training.stop import SIGNALS, StopSignal, exit_code_of
     ("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGUSR1", 138), ("SIGUSR2", 140), ("SIGHUP", 129)]
 )
 def test_each_signal_sets_the_flag(name: str, code: int) -> None:
-    before = signal.getsignal(getattr(signal, name))
-    with StopSignal() as stop:
-        assert stop.requested is None
-        assert stop.exit_code == 0
-        signal.raise_signal(getattr(signal, name))
+    number = getattr(signal, name)
+    before = signal.signal(number, signal.SIG_DFL)  # the tests may run under nohup
+    try:
+        with StopSignal() as stop:
+            assert stop.requested is None
+            assert stop.exit_code == 0
+            signal.raise_signal(number)
+            assert stop.requested == name
+            assert stop.exit_code == exit_code_of(name) == code
+        assert signal.getsignal(number) is signal.SIG_DFL
         assert stop.requested == name
-        assert stop.exit_code == exit_code_of(name) == code
-    assert signal.getsignal(getattr(signal, name)) is before
-    assert stop.requested == name
+    finally:
+        signal.signal(number, before)
 
 
 def test_the_first_request_counts() -> None:
