@@ -14,17 +14,16 @@ NETWORKS = {
     "dense": ([{"type": "dense", "units": 24}, "relu", {"type": "dense", "units": 17}, "tanh"], (6,)),
     "residual": (
         [
-            {"type": "conv2d", "channels": 16, "kernel": 3, "padding": "same"},
+            {"type": "dense", "units": 16},
             "batch_norm",
             {
                 "type": "residual",
-                "layers": [{"type": "conv2d", "channels": 16, "kernel": 3, "padding": "same"}, "batch_norm", "relu"],
-                "shortcut": [{"type": "conv2d", "channels": 16, "kernel": 1}],
+                "layers": [{"type": "dense", "units": 16}, "batch_norm", "relu"],
+                "shortcut": [{"type": "dense", "units": 16}],
             },
             {"type": "batch_norm", "sync": True},
-            "global_avg_pool",
         ],
-        (5, 4, 3),
+        (6,),
     ),
     "two meetings": ([{"type": "dense", "units": 8}, {"type": "batch_norm", "sync": True}, "relu"], (6,)),
 }
