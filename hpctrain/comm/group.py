@@ -154,6 +154,9 @@ class Group(ABC):
         `send_rows[r]` rows go to rank r, `receive_rows[r]` come from it; the same number of bytes a row everywhere.
         """
 
+    def progress(self) -> None:  # noqa: B027 - one without messages has nothing to move on
+        """Let the messages that are under way move on: for who waits for others in another way than by a message."""
+
     @abstractmethod
     def abort(self, code: int) -> NoReturn:
         """End every rank of the job at once with this exit code."""

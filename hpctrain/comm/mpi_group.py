@@ -195,6 +195,10 @@ class MpiGroup(Group):
         layouts = [self._rows(send, send_rows, "send"), self._rows(receive, receive_rows, "receive")]
         return _MpiRequest(self._comm.Ialltoallv(*layouts), self._pace)
 
+    def progress(self) -> None:
+        """Let MPI move on what is under way; see `Group.progress`."""
+        self._comm.Iprobe(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG)
+
     def abort(self, code: int) -> NoReturn:
         """End every rank of the job at once with this exit code (MPI_Abort on the world)."""
         sys.stdout.flush()

@@ -17,6 +17,7 @@ LINE = 8  # int64 numbers of a cache line
 BLOCK = 1024  # floats that are added up at a time: they stay in the first-level cache
 YIELDS = 2000  # looks after which a rank that waits sleeps between them
 _SLEEP_US = 50
+_NAPS = 20
 
 _sched_yield = types.ExternalFunction("sched_yield", typing.signature(types.int32))
 _usleep = types.ExternalFunction("usleep", typing.signature(types.int32, types.uint32))
@@ -51,21 +52,25 @@ def store_flag(typingctx, flags, index, value):  # noqa: ANN001, ANN201
 
 
 @kernel
-def meet(flags: np.ndarray, rank: int, size: int, count: int, spins: int) -> None:
-    """Return when all ranks have come to their meeting number `count`, counted from 1.
+def meet(flags: np.ndarray, rank: int, size: int, count: int, spins: int) -> bool:
+    """Return whether all ranks have come to their meeting number `count`, counted from 1; waits a few milliseconds.
 
-    Looks `spins` times, then `YIELDS` times lets others have the core between looks, and from then on sleeps; less than
-    zero are so many looks less before it sleeps.
+    Looks `spins` times, then `YIELDS` times lets others have the core between looks, and then sleeps; less than zero
+    are so many looks less before it sleeps.  After `_NAPS` sleeps it gives up for now: others may wait for a message of
+    this rank that only MPI, when it is called, moves on.  Then it is called again.
     """
     store_flag(flags, rank * LINE, count)
     for other in range(size):
         looks = 0
         while load_flag(flags, other * LINE) < count:
             looks += 1
+            if looks > spins + YIELDS + _NAPS:
+                return False
             if looks > spins + YIELDS:
                 _usleep(np.uint32(_SLEEP_US))
             elif looks > spins:
                 _sched_yield()
+    return True
 
 
 @kernel
@@ -100,11 +105,17 @@ def sum_rows(
     lo: int,
     hi: int,
     scratch: np.ndarray,
-) -> None:
-    """Meet, `add_rows` for every row, and meet again: an all-reduce of which this rank does lo..hi, in one call."""
-    meet(flags, rank, size, count, spins)
-    add_rows(rows, size, lo, hi, 0, size, scratch)
-    meet(flags, rank, size, count + 1, spins)
+    met: int,
+) -> int:
+    """Meet, `add_rows` for every row, and meet again: an all-reduce of which this rank does lo..hi, in one call.
+
+    Returns how often it has met: 2, or less where others are late, to be called again with that as `met`; first 0.
+    """
+    if met == 0:
+        if not meet(flags, rank, size, count, spins):
+            return 0
+        add_rows(rows, size, lo, hi, 0, size, scratch)
+    return 2 if meet(flags, rank, size, count + 1, spins) else 1
 
 
 @kernel

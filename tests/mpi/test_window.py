@@ -94,6 +94,28 @@ def test_shared_memory_leaves_no_file_and_is_given_back():
     assert not any(start <= address < start + 5_000_000 for start in starts)
 
 
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("allocated", [True, False])
+def test_who_waits_in_the_window_moves_messages_on(allocated):
+    """Rank 0 comes to the sum only when what it sends is there, and the others wait for it in the sum by then."""
+    group = join()
+    collective = WindowCollective(group)
+    buffer = collective.allocate(group, 1000) if allocated else np.zeros(1000, np.float32)
+    collective.all_reduce(buffer)
+    message = np.full(4_000_000, float(group.rank))  # too long to be put aside by MPI
+    if group.rank == 0:
+        for request in [group.send(message, other) for other in range(1, group.size)]:
+            request.wait()
+    else:
+        receiving = group.receive(message, 0)
+    buffer[:] = group.rank + 1
+    collective.all_reduce(buffer)
+    assert (buffer == group.size * (group.size + 1) / 2).all()
+    if group.rank:
+        receiving.wait()
+        assert (message == 0).all()
+
+
 def test_many_meetings_in_a_row_mix_nothing_up():
     group = join()
     collective = WindowCollective(group)

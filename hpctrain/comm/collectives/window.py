@@ -18,6 +18,7 @@ from hpctrain.kernels.reduce import add_into
 from hpctrain.kernels.window import BLOCK, LINE, YIELDS, add_rows, copy_row, meet, spread_row, sum_rows
 
 _SPINS = 2000  # looks at a flag before a rank gives its core away, where each has one
+_ASLEEP = -YIELDS
 
 
 class WindowCollective(Collective):
@@ -38,7 +39,7 @@ class WindowCollective(Collective):
         others = across if across is not None else leaders  # None on a rank that is not its node's first
         self._between = None if others is None else BetweenNodes(others, chunk_bytes)
         crowded = self._local.size > (os.cpu_count() or 1)
-        self._spins = -YIELDS if group.sleeps else 0 if crowded else _SPINS
+        self._spins = _ASLEEP if group.sleeps else 0 if crowded else _SPINS
         self._scratch = group.allocate(BLOCK)
         self._place = (self._local.rank, self._local.size)
         self._copied_into: np.ndarray | None = None
@@ -69,7 +70,10 @@ class WindowCollective(Collective):
         shared = self._shared
         number = shared.meetings(2)
         rows, scratch = self._typed
-        sum_rows(rows, shared.flags, *self._place, number, self._spins, *self._part, scratch)
+        met = sum_rows(rows, shared.flags, *self._place, number, self._spins, *self._part, scratch, 0)
+        while met < 2:
+            self.group.progress()
+            met = sum_rows(rows, shared.flags, *self._place, number, _ASLEEP, *self._part, scratch, met)
 
     def _look_at(self, buffer: np.ndarray) -> None:
         """Note what is known of a buffer that may come again, as gradients do."""
@@ -132,7 +136,10 @@ class WindowCollective(Collective):
         return self._copied_into
 
     def _meet(self, shared: SharedRows) -> None:
-        meet(shared.flags, *self._place, shared.meetings(1), self._spins)
+        number, spins = shared.meetings(1), self._spins
+        while not meet(shared.flags, *self._place, number, spins):
+            self.group.progress()
+            spins = _ASLEEP
 
     def _add(self, shared: SharedRows, lo: int, hi: int, first: int, last: int) -> None:
         rows = shared.rows.view(self._scratch.dtype)
@@ -174,6 +181,6 @@ class WindowCollective(Collective):
         copy_row(rows, 0, 1, 0, 16)
         spread_row(rows, 2, 0, 0, 16)
         rows, scratch = rows.view(dtype), np.zeros(BLOCK, dtype)
-        sum_rows(rows, flags, 0, 1, 2, self._spins, 0, 16, scratch)
+        sum_rows(rows, flags, 0, 1, 2, self._spins, 0, 16, scratch, 0)
         add_rows(rows, 2, 0, 16, 0, 2, scratch)
         add_into(rows[0], rows[1])
