@@ -17,6 +17,8 @@ SHARE = 4096  # rows of a batch on a rank
 def test_a_step_makes_no_array(network, shape, options, shuffle, collective):
     group = join()
     found = count_allocations(group, network, shape, SHARE * group.size, shuffle, collective, **options)
-    assert sorted(found.steps)[COUNTED // 2] < SHARE  # a quarter of the smallest: views and messages' requests
+    # What Python makes of a step: numbers, views, and for each rank that a ring goes through two messages' requests.
+    requests = 512 * max(0, group.size - 2) if collective == "ring" else 0
+    assert sorted(found.steps)[COUNTED // 2] < 2048 + requests
     assert max(found.steps) < 4 * SHARE / 2  # half of the smallest array with something for each row
     assert found.kept < 8 * SHARE

@@ -281,3 +281,15 @@ def test_columns_by_the_names_of_datasets_and_fields(tmp_path):
     assert [bound.elements.columns for bound in chain.steps] == [(0,), (2,)]
     with pytest.raises(UserError, match="no column 'phi'"):
         resolve(job_of(path, [{"name": "log", "columns": ["phi"]}], data=data))
+
+
+def test_a_number_below_0_is_no_kind_and_is_told_with_its_row(tmp_path):
+    kinds = np.tile([[0.0, 5.0], [1.0, 5.0], [2.0, 5.0]], (4, 1))
+    write(tmp_path / "a.h5", x=kinds, y=np.zeros(12))
+    kinds[[7, 9], 0] = -2
+    write(tmp_path / "b.h5", x=kinds, y=np.zeros(12))
+    prepare = [{"name": "one_hot", "columns": [0]}]
+    with pytest.raises(
+        UserError, match=r"one_hot\): column 0 has a number below 0\s+found: +-2; .*row 7 of 'x' in .*b\.h5"
+    ):
+        resolve(job_of(str(tmp_path / "*.h5"), prepare, data={"split": None}))

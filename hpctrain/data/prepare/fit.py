@@ -136,7 +136,12 @@ def find_sizes(source: Rows, split: Parts, chain: Chain, known: Mapping[int, int
         _check(bound, moments)
         if (low := moments.minimum.min()) < 0:
             column = bound.elements.name(int(moments.minimum.argmin()))
-            raise UserError(f"{bound.where} (one_hot): {column} has a number below 0", found=f"{low:.10g}")
+            row = _first_below_zero(source, split, chain, before, bound)
+            raise UserError(
+                f"{bound.where} (one_hot): {column} has a number below 0",
+                found=f"{low:.10g}; the first row with one: {source.place_of('inputs', row)}",
+                allowed="whole numbers from 0 on, one for each kind",
+            )
         sizes = np.floor(moments.maximum) + 1
         if (most := sizes.max()) > _MOST_KINDS:
             column = bound.elements.name(int(sizes.argmax()))
@@ -147,6 +152,21 @@ def find_sizes(source: Rows, split: Parts, chain: Chain, known: Mapping[int, int
                 hint=f"number its kinds from 0 without gaps; {bound.where}.size overrides this",
             )
         bound.fit({"size": [known.get(column, sizes[at]) for at, column in enumerate(bound.elements.columns)]})
+
+
+def _first_below_zero(source: Rows, split: Parts, chain: Chain, before: Sequence[BoundStep], bound: BoundStep) -> int:
+    """Return the first row of the training part that gives a step a number below 0; there is one."""
+    rows = block_rows(chain.size)
+    for lo in range(0, len(source), rows):
+        hi = min(lo + rows, len(source))
+        trains = np.flatnonzero(split.part_of(lo, hi) == TRAIN)
+        block = np.ascontiguousarray(source.stored("inputs", lo, hi)[trains], np.float64)
+        block = block.reshape(len(trains), chain.size)
+        chain.run(block, before)
+        columns = block.reshape(len(trains), -1, chain.shape[-1])[:, :, list(bound.elements.columns)]
+        if (found := np.flatnonzero((columns < 0).any(axis=(1, 2)))).size:
+            return lo + int(trains[found[0]])
+    raise AssertionError("no number is below 0")
 
 
 def _moments(
