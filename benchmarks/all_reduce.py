@@ -28,6 +28,7 @@ from hpctrain.strategies.choosing import choose, measure_machine
 NATIVE, GLOO = "MPI_Allreduce", "gloo"
 SIZES = tuple(2**power for power in range(10, 29, 2))  # bytes: 1 KB, 4 KB, ... 256 MB
 UNITS = {"": 1, "B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30}
+PRICED, PRICED_WITHIN = ("ring", "halving_doubling"), 0.25  # schedules whose price is judged, and how far off it may be
 SWEPT = 1 << 26  # bytes of the array that shows how quick memory is: far more than a cache holds
 
 EXAMPLES = """\
@@ -41,7 +42,8 @@ ours: above 1 ours is faster.  GB/s is the message's bytes over our time.  With 
 how well ranks share a core, not how fast the machine is.  "auto" is what a run takes by default for such a buffer.
 Limits: in a node each byte of the sum is read from every rank's buffer and written to it (what stays in caches can be
 quicker); between nodes (--gbit, the rate of a node's link) each node has to send 2 (H - 1) / H of the buffer.
-"priced" is what the cost model makes of a schedule from a short measurement of links and additions, over the time.
+"priced" is what the cost model makes of a schedule from a short measurement of links and additions, over the time;
+between nodes that has to be within 25 % for ring and halving_doubling.
 Records: case, peer, ours_s, peer_s, ratio, algorithm, chosen, bytes, ranks, nodes, library, limit_s, priced_s."""
 
 
@@ -128,11 +130,20 @@ def main(group: Group, args: argparse.Namespace) -> None:
         "ratio": lambda record: f"{record['ratio']:.2f}",
         "GB/s": lambda record: f"{record['bytes'] / record['ours_s'] / 1e9:.2f}",
         "of limit": lambda record: f"{record['ours_s'] / record['limit_s']:.2f}" if record["limit_s"] else "",
-        "priced": lambda record: f"{record['priced_s'] / record['ours_s']:.2f}" if record["priced_s"] else "",
+        "priced": priced_text,
     }
     common.report(group, title, records, columns, args)
     if args.plot is not None and group.rank == 0:
         plot(title, records, args.plot)
+
+
+def priced_text(record: Record) -> str:
+    """Return the price over the time, and where it has to be right whether it is."""
+    if not record["priced_s"]:
+        return ""
+    share = record["priced_s"] / record["ours_s"]
+    is_judged = record["nodes"] > 1 and record["algorithm"] in PRICED
+    return f"{share:.2f}" + (f" {'OK' if abs(share - 1) <= PRICED_WITHIN else 'NOT'}" if is_judged else "")
 
 
 def measure(group: Group, size: int, gloo: Gloo | None, memory_s: float, args: argparse.Namespace) -> list[Record]:

@@ -13,10 +13,12 @@ from hpctrain.kernels.reduce import add_into
 
 # Bytes of a message, and how often it is timed; one more goes before, which opens connections and empties what lets
 # short bursts pass faster than the wire.
-_SIZES = ((64, 21), (4 << 10, 11), (64 << 10, 5), (1 << 20, 3))
+_SIZES = ((64, 21), (4 << 10, 11), (64 << 10, 5), (256 << 10, 5), (1 << 20, 3))
 _BUDGET_S = 0.2  # of one size: slower links are known well enough from shorter messages
 _TAG = 2  # as in `executor`: a tag of our own
 _STREAM = 32  # messages
+_RESTED_BYTES = 256 << 10  # of the message that shows what a rested link lets through at once
+_ROUNDS = 20  # of short messages from rank to rank
 _ADDED = 1 << 18  # floats
 
 
@@ -64,6 +66,43 @@ def link_times(group: Group, partner: int | None) -> tuple[list[int], list[float
     return sizes, seconds
 
 
+def burst_seconds(group: Group, partner: int | None, sizes: Sequence[int], seconds: Sequence[float]) -> float:
+    """Return how much of its time a message saves on a link that has rested; sizes and seconds as measured; collective.
+
+    Rates are often held by letting through what has been saved up (a token bucket): after a rest some bytes pass at
+    once.
+    """
+    size, without_rest = max(pair for pair in zip(sizes, seconds, strict=True) if pair[0] <= _RESTED_BYTES)
+    own = 0.0
+    if partner is not None:
+        sent, received = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
+        taken = [_rested(group, partner, sent, received, without_rest) for _ in range(8)]
+        # What a message does not use is left for the next one, so that they can be quick and slow in turn.
+        own = statistics.median((one + other) / 2 for one, other in zip(taken[::2], taken[1::2], strict=True))
+    group.barrier(patient=True)
+    return max(0.0, without_rest - max(group.all_gather_objects(own)))
+
+
+def turn_seconds(group: Group) -> float:
+    """Return the seconds of a short message from every rank to the next one, all at the same time; collective.
+
+    A mean over some rounds: where ranks share cores, now and then one waits until it gets its core again, and the
+    others for it.
+    """
+    sent, received = np.zeros(1, np.uint8), np.zeros(1, np.uint8)
+    left, right = (group.rank - 1) % group.size, (group.rank + 1) % group.size
+    taken = []
+    for _ in range(4):
+        group.barrier()
+        start = time.perf_counter()
+        for _ in range(_ROUNDS):
+            receiving, sending = group.receive(received, left, _TAG), group.send(sent, right, _TAG)
+            receiving.wait()
+            sending.wait()
+        taken.append((time.perf_counter() - start) / _ROUNDS)
+    return max(group.all_gather_objects(statistics.median(taken[1:])))
+
+
 def message_seconds(group: Group, partner: int | None) -> float:
     """Return the seconds that a short message takes of its two ranks' cores, from many at a time; collective."""
     own = 0.0
@@ -93,6 +132,11 @@ def _exchange(group: Group, partner: int, sent: np.ndarray, received: np.ndarray
     sending = group.send(sent, partner, _TAG)
     receiving.wait()
     sending.wait()
+
+
+def _rested(group: Group, partner: int, sent: np.ndarray, received: np.ndarray, rest_s: float) -> float:
+    time.sleep(rest_s)
+    return _seconds(lambda: _exchange(group, partner, sent, received))
 
 
 def _stream(group: Group, partner: int, sent: np.ndarray, received: np.ndarray) -> None:

@@ -1,8 +1,8 @@
 """What a schedule costs: its messages, the same that run, played through with a clock for each rank and for each wire.
 
-A message leaves when what its chunk waits for is done on its sender (`comm.pipeline` says what that is), and passes
-when both nodes' wires are free: a node has one for each direction, which its ranks share.  In a node it is the sender
-and the receiver who carry one message at a time.
+A message leaves when what its chunk waits for is done on its sender (`comm.pipeline` says what that is), passes its
+sender's wire when that is free, and then, as it comes, its receiver's: a node has one wire for each direction, which
+its ranks share.  In a node it is the sender and the receiver who carry one message at a time.
 A rank takes what comes in one after the other, and adds it up; each message takes some of its sender's and receiver's
 time.
 """
@@ -14,10 +14,11 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import NamedTuple
 
 from hpctrain.comm.pipeline import Receive, Send, pipeline
 from hpctrain.comm.schedule import Algorithm, part_bounds
-from hpctrain.plan.machine import Machine
+from hpctrain.plan.machine import Link, Machine
 
 Program = tuple[list[Send], list[Receive]]  # of one rank, in order
 
@@ -51,12 +52,21 @@ def price(parts: Sequence[Program], nodes: Sequence[int], machine: Machine, item
     play = _Play(parts, nodes, machine, itemsize)
     for rank in range(len(parts)):
         play.send_what_can_leave(rank)
-    while play.leaving:
-        when, _, source, to, size = heapq.heappop(play.leaving)
-        play.pass_on(when, source, to, size)
+    play.to_the_end()
     if any(play.sends) or any(play.receives):
         raise ValueError("the ranks wait for each other for ever: these messages do not fit together")
     return max(play.clock, default=0.0)
+
+
+class _Moment(NamedTuple):
+    """A message that wants to leave its sender, or (`is_out`) has begun to and wants to come in."""
+
+    when: float
+    number: int
+    source: int
+    to: int
+    size: int
+    is_out: bool
 
 
 class _Play:
@@ -68,7 +78,7 @@ class _Play:
         self.sends = [deque(sends) for sends, _ in parts]
         self.receives = [deque(receives) for _, receives in parts]
         self.over = [0] * len(parts)  # receives
-        self.leaving: list[tuple[float, int, int, int, int]] = []  # (when, number, from, to, bytes)
+        self.under_way: list[_Moment] = []  # a heap
         self.begun = 0  # sends of all ranks: those that begin at the same time leave in the order of their programs
         self.arrived: dict[tuple[int, int], deque[tuple[float, int]]] = defaultdict(deque)  # (from, to) -> when, bytes
         self.out_free: dict[tuple[str, int], float] = defaultdict(float)  # of a node's wire, or in it of a rank
@@ -81,21 +91,29 @@ class _Play:
             send = sends.popleft()
             size = (send.hi - send.lo) * self.itemsize
             self.clock[rank] += self.machine.message_s / 2
-            heapq.heappush(self.leaving, (self.clock[rank], self.begun, rank, send.rank, size))
+            heapq.heappush(self.under_way, _Moment(self.clock[rank], self.begun, rank, send.rank, size, is_out=False))
             self.begun += 1
 
-    def pass_on(self, when: float, source: int, to: int, size: int) -> None:
-        """Let a message pass, and its receiver go on."""
-        inside = self.nodes[source] == self.nodes[to]
-        link = self.machine.link(inside)
-        out, into = ("rank", source), ("rank", to)
-        if not inside:
-            out, into = ("node", self.nodes[source]), ("node", self.nodes[to])
-        when = max(when, self.out_free[out], self.in_free[into])
-        self.out_free[out] = self.in_free[into] = when + link.busy(size)
-        end = when + link.time(size)
-        self.arrived[source, to].append((end, size))
-        self.take_what_came(to)
+    def to_the_end(self) -> None:
+        """Let everything that is under way pass, in order of time."""
+        while self.under_way:
+            moment = heapq.heappop(self.under_way)
+            (self.come_in if moment.is_out else self.go_out)(moment)
+
+    def go_out(self, moment: _Moment) -> None:
+        """Let a message have its sender's wire as soon as that is free."""
+        inside = self.nodes[moment.source] == self.nodes[moment.to]
+        wire = ("rank", moment.source) if inside else ("node", self.nodes[moment.source])
+        begin, _ = _passes(self.out_free, wire, moment, self.machine.link(inside))
+        heapq.heappush(self.under_way, moment._replace(when=begin, is_out=True))
+
+    def come_in(self, moment: _Moment) -> None:
+        """Let a message have its receiver's wire as soon as that is free, and its receiver go on."""
+        inside = self.nodes[moment.source] == self.nodes[moment.to]
+        wire = ("rank", moment.to) if inside else ("node", self.nodes[moment.to])
+        _, end = _passes(self.in_free, wire, moment, self.machine.link(inside))
+        self.arrived[moment.source, moment.to].append((end, moment.size))
+        self.take_what_came(moment.to)
 
     def take_what_came(self, rank: int) -> None:
         """Let a rank take, in its order, what has arrived, and send on what may leave then."""
@@ -104,8 +122,24 @@ class _Play:
             receive, (end, size) = receives.popleft(), come.popleft()
             if size != (receive.hi - receive.lo) * self.itemsize:
                 raise ValueError("both ends must mean a message of the same length")
-            self.clock[rank] = max(self.clock[rank], end) + self.machine.message_s / 2
+            if end > self.clock[rank]:
+                self.clock[rank] = end + self.machine.wake_s
+            self.clock[rank] += self.machine.message_s / 2
             if receive.combine:
                 self.clock[rank] += size * self.machine.add_byte_s
             self.over[rank] += 1
             self.send_what_can_leave(rank)
+
+
+def _passes(
+    free: dict[tuple[str, int], float], wire: tuple[str, int], moment: _Moment, link: Link
+) -> tuple[float, float]:
+    """Return when a message begins to pass a wire and when it has; `free` notes since or from when it is free.
+
+    A wire that has rested has saved up some time, by which this message and those behind it are the quicker.
+    """
+    busy = link.busy(moment.size)
+    since = max(free[wire], moment.when - link.burst_s)
+    free[wire] = since + busy
+    begin = max(since, moment.when)
+    return begin, max(since + link.time(moment.size), begin + link.seconds[0])

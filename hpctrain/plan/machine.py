@@ -12,7 +12,9 @@ class Link:
     """How long two ranks take to exchange messages of some lengths: both send and both receive at the same time.
 
     sizes     bytes of a message, ascending, two of them or more
-    seconds   of an exchange, for each size
+    seconds   of an exchange, for each size, one after the other without a rest
+    burst_s   so much of its time a message saves on a link that has rested: links that are limited to a rate let some
+              bytes through at once, until what they have saved up is spent
 
     Between the sizes the time is taken to lie on a line; libraries change their ways of sending with the size, so that
     one latency and one rate for all would be far off.
@@ -20,6 +22,7 @@ class Link:
 
     sizes: tuple[int, ...]
     seconds: tuple[float, ...]
+    burst_s: float = 0.0
 
     def time(self, size: float) -> float:
         """Return the seconds of a message of `size` bytes; beyond the largest that was measured by the last rate."""
@@ -45,12 +48,15 @@ class Machine:
     between     messages between nodes, one rank of each sending; None where there is one node
     add_byte_s  seconds a byte of adding what has come in to what is there
     message_s   seconds that a message takes of the cores of its two ranks together, however short it is
+    wake_s      seconds after which a rank that has waited goes on, beyond what two ranks alone take: more where ranks
+                share cores
     """
 
     inside: Link | None
     between: Link | None
     add_byte_s: float
     message_s: float = 0.0
+    wake_s: float = 0.0
 
     def link(self, same_node: bool) -> Link:
         """Return the link of two ranks, those of one node if asked for; the other kind where one was not measured."""
@@ -67,8 +73,10 @@ class Machine:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Machine:
         """Return the machine that `to_dict` was called on."""
-        links = {
-            name: None if (link := values[name]) is None else Link(tuple(link["sizes"]), tuple(link["seconds"]))
-            for name in ("inside", "between")
-        }
-        return cls(**links, add_byte_s=values["add_byte_s"], message_s=values["message_s"])
+
+        def link(name: str) -> Link | None:
+            kept = values[name]
+            return kept and Link(tuple(kept["sizes"]), tuple(kept["seconds"]), kept["burst_s"])
+
+        numbers = {name: values[name] for name in ("add_byte_s", "message_s", "wake_s")}
+        return cls(inside=link("inside"), between=link("between"), **numbers)

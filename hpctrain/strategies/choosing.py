@@ -167,10 +167,13 @@ def measure_machine(group: Group, nodes: Sequence[int]) -> Machine:
         links[kind] = None
         if any(partner is not None for partner in partners):
             sizes, seconds = probe.link_times(group, partners[group.rank])
-            links[kind] = Link(tuple(sizes), tuple(seconds))
+            burst_s = probe.burst_seconds(group, partners[group.rank], sizes, seconds)
+            links[kind] = Link(tuple(sizes), tuple(seconds), burst_s)
             message_s = probe.message_seconds(group, partners[group.rank])
     add_byte_s = max(group.all_gather_objects(probe.add_seconds()))
-    return Machine(**links, add_byte_s=add_byte_s, message_s=message_s)
+    alone_s = max((link.seconds[0] for link in links.values() if link), default=0.0)
+    wake_s = max(0.0, probe.turn_seconds(group) - alone_s) if group.size > 1 else 0.0
+    return Machine(**links, add_byte_s=add_byte_s, message_s=message_s, wake_s=wake_s)
 
 
 def _measured(

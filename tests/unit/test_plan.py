@@ -1,5 +1,8 @@
 """The cost model plays the schedules through and finds the closed forms of the literature, and shared wires."""
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from hpctrain.comm.pipeline import Receive, Send
@@ -78,6 +81,46 @@ def test_a_rank_adds_what_has_come_before_it_sends_it_on():
     assert price(chain, [0, 1, 2], MACHINE) == pytest.approx(expected)
 
 
+def test_a_sender_goes_on_to_others_while_one_receiver_is_busy():
+    """Two ranks send to rank 2 at once; what one of them sends to rank 3 behind that does not wait for rank 2."""
+    parts = [
+        ([send(2, 5000)], []),
+        ([send(2, 5000), send(3, 5000)], []),
+        ([], [receive(0, 5000), receive(1, 5000)]),
+        ([], [receive(1, 5000)]),
+    ]
+    assert price(parts, range(4), MACHINE) == pytest.approx(LATENCY + 2 * 5000 * BYTE_S)
+
+
+@pytest.mark.parametrize("burst_s", [0.0, 2e-5, 1.0])
+def test_a_link_that_has_rested_lets_some_bytes_through_at_once(burst_s):
+    """A bucket that holds `burst_s` of the wire's time; ranks take steps one behind the other, so it is spent at first.
+
+    Rank 0 sends, and after a short answer sends again: meanwhile its wire has rested.  Latency is never saved.
+    """
+    machine = replace(MACHINE, between=replace(LINE, burst_s=burst_s))
+    parts = [
+        ([send(1, 5000), send(1, 5000, after=1)], [receive(1, 4)]),
+        ([send(0, 4, after=1)], [receive(0, 5000), receive(0, 5000)]),
+    ]
+    saved = min(burst_s, 4 * BYTE_S) + min(burst_s, 5000 * BYTE_S)
+    assert price(parts, [0, 1], machine) == pytest.approx(2 * LINE.time(5000) + LINE.time(4) - saved)
+    behind = [([send(1, 5000)] * 2, []), ([], [receive(0, 5000)] * 2)]
+    assert price(behind, [0, 1], machine) == pytest.approx(LATENCY + 2 * 5000 * BYTE_S), "it has not rested"
+
+
+def test_a_rank_that_has_waited_goes_on_late():
+    there = [([send(1, 1000)], []), ([], [receive(0, 1000)])]
+    late = replace(MACHINE, wake_s=1e-3)
+    assert price(there, [0, 1], late) == pytest.approx(LINE.time(1000) + 1e-3)
+
+
+def test_a_machine_is_kept_as_plain_values():
+    link = Link((64, 4096), (1e-5, 2e-5), 1e-3)
+    for machine in (Machine(None, link, 1e-10, 1e-6, 1e-5), Machine(link, None, 1e-10)):
+        assert Machine.from_dict(json.loads(json.dumps(machine.to_dict()))) == machine
+
+
 def test_chunks_hide_additions_and_latency_but_not_the_wire():
     wire = 2 * 3 / 4 * 4 * WORDS * BYTE_S
     whole, cut = cost("ring", 4), cost("ring", 4, chunk_bytes=2**14)
@@ -103,11 +146,3 @@ def test_a_link_lies_on_lines_between_what_was_measured():
     assert link.byte_s == 18 / 9000
     assert link.busy(10_000) == 20  # never longer than the message takes
     assert link.busy(500) == 1
-
-
-def test_a_machine_is_kept_as_plain_values():
-    machine = Machine(inside=LINE, between=None, add_byte_s=ADD_S)
-    assert Machine.from_dict(machine.to_dict()) == machine
-    assert machine.link(same_node=False) == LINE
-    with pytest.raises(ValueError, match="no links"):
-        Machine(None, None, ADD_S).link(same_node=True)
