@@ -8,9 +8,10 @@ import functools
 import statistics
 import time
 from pathlib import Path
-from typing import Any
 
 import common
+import timeline
+from all_reduce import check_plot
 from common import time_text
 from models import CASES, Case
 
@@ -26,12 +27,13 @@ DEMAND, STRETCH = 0.45, 0.25  # of what is exposed without overlap
 
 EXAMPLES = """\
   python benchmarks/on_hosts.py --hosts 4 --rate 1gbit benchmarks/overlap.py --rate-gbps 1
-  python benchmarks/on_hosts.py --hosts 2 --rate 1gbit benchmarks/overlap.py --models mlp-wide --timeline step.png
+  python benchmarks/on_hosts.py --hosts 2 --rate 1gbit benchmarks/overlap.py --models mlp-wide --plot step.png
 
 A step alone computes and updates and sends nothing; what a step takes more than that is exposed communication: waiting,
 and the share of the core that the transfer took.  The three are timed in turn.  Records: case, peer ("without"),
 ours_s, peer_s, ratio (of the exposed times, without over with), alone_s, wire_s, backward_left_s, cpu_s and peer_cpu_s
-(CPU time that a step takes more than alone), exposed_share, allowed_share, bytes, bucket."""
+(CPU time that a step takes more than alone), exposed_share, allowed_share, bytes, bucket, and timelines (without and
+with) of a step of rank 0: (row, what, begin_s, end_s, bytes) of each thing that it did.  --plot draws them."""
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -42,7 +44,9 @@ def arguments() -> argparse.ArgumentParser:
     made.add_argument("--collective", default="auto", help="as in a job (default auto)")
     made.add_argument("--steps", type=int, default=4, help="of one timing (default 4)")
     made.add_argument("--rate-gbps", type=float, default=1.0, help="of each host's link, for the wire's own time (1)")
-    made.add_argument("--timeline", type=Path, metavar="PNG", help="draw one step of the last model (needs matplotlib)")
+    made.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw a step's timeline, of each model (needs matplotlib)"
+    )
     return made
 
 
@@ -81,13 +85,17 @@ class Stepper:
 
 
 def main(group: Group, args: argparse.Namespace) -> None:
+    if args.plot is not None:
+        with group.agreed():
+            check_plot()
     records = []
     for name in args.models.split(","):
         case = dataclasses.replace(CASES[name], batch=args.batch or BATCHES.get(name, CASES[name].batch))
         records.append(measure(group, name, case, args))
+    title = f"exposed communication, {group.size} ranks on {group.nodes} hosts, {group.library}"
     common.report(
         group,
-        f"exposed communication, {group.size} ranks on {group.nodes} hosts, {group.library}",
+        title,
         records,
         {
             "model": lambda record: record["case"],
@@ -104,6 +112,11 @@ def main(group: Group, args: argparse.Namespace) -> None:
         },
         args,
     )
+    if args.plot is not None and group.rank == 0:
+        lines = {
+            f"{record['case']} {kind} overlap": bars for record in records for kind, bars in record["timelines"].items()
+        }
+        timeline.draw(args.plot, f"one step of rank 0 of {group.size} on {group.nodes} hosts, {group.library}", lines)
 
 
 def measure(group: Group, name: str, case: Case, args: argparse.Namespace) -> common.Record:
@@ -136,10 +149,7 @@ def measure(group: Group, name: str, case: Case, args: argparse.Namespace) -> co
     exposed = [max(seconds - alone, 1e-9) for seconds in (overlapped, without)]
     left_s = statistics.median(left)
     allowed = max(DEMAND, 1.2 * (wire_s - left_s) / exposed[1] if name == "mlp-wide" else 0.0)
-    if args.timeline and group.rank == 0:
-        draw(args.timeline, name, steppers["with"])
-    if args.timeline and group.rank:
-        traced_step(steppers["with"])
+    timelines = {kind: timeline.traced(steppers[kind], args.steps) for kind in ("without", "with")}
     buckets = len(steppers["with"].strategy.cuts) + 1
     for stepper in steppers.values():
         stepper.strategy.close()
@@ -160,6 +170,7 @@ def measure(group: Group, name: str, case: Case, args: argparse.Namespace) -> co
         "batch": case.batch,
         "bucket": args.bucket,
         "buckets": buckets,
+        "timelines": timelines,
         "ranks": group.size,
         "hosts": group.nodes,
         "library": group.library,
@@ -171,49 +182,6 @@ def _last_large(told: list[tuple[int, float]], size: int) -> float:
     stops = [size, *(lo for lo, _ in told)]
     large = [when for (lo, when), stop in zip(told, stops, strict=False) if lo and stop - lo >= size / 10]
     return large[-1] if large else told[-1][1]
-
-
-def traced_step(stepper: Stepper) -> tuple[float, list[tuple[float, float, int]], float]:
-    """Make a step; return its start, (from, to, bytes) of each bucket's transfer, and its end."""
-    transfers: list[tuple[float, float, int]] = []
-    collective = stepper.strategy._reducer._collective
-    plain = collective.all_reduce
-
-    def traced(buffer: Any) -> None:
-        started = time.perf_counter()
-        plain(buffer)
-        transfers.append((started, time.perf_counter(), buffer.nbytes))
-
-    collective.all_reduce = traced
-    started = time.perf_counter()
-    stepper.step(0)
-    ended = time.perf_counter()
-    del collective.all_reduce
-    return started, transfers, ended
-
-
-def draw(path: Path, name: str, stepper: Stepper) -> None:
-    """Draw one step: what was computed, and which bucket was under way when."""
-    from matplotlib import pyplot
-
-    started, transfers, ended = traced_step(stepper)
-    computed = stepper.told[-1][1]
-    figure, axes = pyplot.subplots(figsize=(9, 2.6), layout="constrained")
-    axes.barh(["computing"], [(computed - started) * 1e3], color="#4878a8")
-    for _, when in stepper.told[:-1]:
-        axes.plot([(when - started) * 1e3] * 2, [-0.4, 1.4], color="0.5", linewidth=0.8, linestyle=":")
-    for number, (begin, end, size) in enumerate(transfers):
-        axes.barh(
-            ["sums"], [(end - begin) * 1e3], left=(begin - started) * 1e3, color=("#e08a3c", "#c05a2c")[number % 2]
-        )
-        if end - begin > (ended - started) / 20:
-            axes.text((begin + end - 2 * started) * 500, 1, common.size_text(round(size, -4)), ha="center", va="center")
-    axes.set_xlabel("ms")
-    axes.set_xlim(0, (ended - started) * 1e3)
-    axes.set_title(f"{name}: one step; dotted lines: gradients that are final")
-    axes.invert_yaxis()
-    figure.savefig(path, dpi=120)
-    print(f"timeline: {path}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The benchmarks of training: what they hand from PyTorch to ours is the same network, and mistakes are told."""
 
 import importlib.util
+import itertools
 import json
 import sys
 
@@ -117,3 +118,13 @@ def test_weak_scaling_and_overlap_time_one_rank_and_all(tmp_path):
     assert record["buckets"] == 3  # one a layer: the least, of the last one, has 672 numbers
     assert record["bytes"] == 4 * (64 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 16 + 16)
     assert record["alone_s"] > 0
+    for kind, buckets in (("without", 1), ("with", 3)):
+        bars = record["timelines"][kind]
+        computed = [(what, begin, end) for row, what, begin, end, _ in bars if row == "computing"]
+        assert [what for what, *_ in computed] == ["forward", *["backward"] * buckets, "update"]
+        assert all(begin <= end <= later for (_, begin, end), (_, later, _) in itertools.pairwise(computed))
+        sent = [(begin, end, size) for row, _, begin, end, size in bars if row == "sums"]
+        assert len(sent) == buckets
+        assert sum(size for *_, size in sent) == record["bytes"]
+        assert computed[0][2] < sent[0][0], "the first gradients are final behind the forward pass"
+        assert sent[-1][1] < computed[-1][1], "the update comes after the sums"
