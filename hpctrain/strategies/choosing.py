@@ -22,7 +22,7 @@ from hpctrain.kernels.jit import compiling
 from hpctrain.options import Part
 from hpctrain.plan.cost import on_ranks, price, programs
 from hpctrain.plan.machine import Link, Machine
-from hpctrain.strategies.known_clusters import KnownCluster
+from hpctrain.strategies.known_clusters import Candidate, KnownCluster
 
 NATIVE, WINDOW = "native", "window"
 _CHUNKS = (32 << 10, 128 << 10, 512 << 10)  # bytes
@@ -34,23 +34,23 @@ _TRIAL_S = 0.12  # about what one round over all that are tried may take
 _ROUNDS = 3, 15
 _WORTH_CHECKING_S, _SAME = 1e-3, 2.0  # what was kept is measured anew where a trial takes twice as long, or half
 
-Candidate = tuple[str, int]  # a collective, and the bytes of its chunks; 0: as it takes them by itself
-
 
 class Choice(Part):
     """What "auto" came to; part of a run's resolved job, so that the run goes on with it.
 
     chunk_bytes  of a message at most; 0: as the collective takes it by itself
+    leader       whether one rank of each node sends everything (of the window); else each its part
     ranks        where the ranks were: "4 x 2" for four nodes of two ranks each; on other nodes it is chosen anew
     """
 
     collective: str
     chunk_bytes: int = 0
+    leader: bool = False
     ranks: str
 
     def made(self, group: Group) -> Collective:
         """Return the collective for a group."""
-        return _made((self.collective, self.chunk_bytes), group)
+        return _made(Candidate(self.collective, self.chunk_bytes, self.leader), group)
 
 
 def choose(group: Group, buffer: np.ndarray, length: int, before: Choice | None) -> tuple[Choice, list[str]]:
@@ -82,16 +82,16 @@ def choose(group: Group, buffer: np.ndarray, length: int, before: Choice | None)
         times = _measured(group, cluster, buffer, length, nodes, window)
         cluster.keep(length, times)
         when = f"measured in {time.perf_counter() - started:.1f} s"
-    (seconds, (name, chunk)), *others = _usable(times, window)
+    (seconds, taken), *others = _usable(times, window)
     rest = ", ".join(f"{_words(other)} {_ms(theirs)}" for theirs, other in others)
     size = f"{length * 4 / 1e6:,.3g} MB"
-    said.append(f"collective {_words((name, chunk))}: {_ms(seconds)} for {size} ({rest}; {when})")
-    return Choice(collective=name, chunk_bytes=chunk, ranks=ranks), said
+    said.append(f"collective {_words(taken)}: {_ms(seconds)} for {size} ({rest}; {when})")
+    return Choice(**taken._asdict(), ranks=ranks), said
 
 
 def _usable(times: dict[Candidate, float], window: bool) -> list[tuple[float, Candidate]]:
     """Return what can be taken, the quickest first."""
-    return sorted((seconds, tried) for tried, seconds in times.items() if window or tried[0] != WINDOW)
+    return sorted((seconds, tried) for tried, seconds in times.items() if window or tried.collective != WINDOW)
 
 
 def _is_so_still(group: Group, buffer: np.ndarray, length: int, kept: tuple[float, Candidate]) -> bool:
@@ -128,7 +128,7 @@ def worth_trying(machine: Machine, nodes: Sequence[int], length: int) -> list[tu
                 chunk: price(programs(algorithms, len(nodes), length, chunk), nodes, machine) for chunk in _CHUNKS
             }
             chunk = _largest_of_the_best(prices)
-            found.append((prices[chunk], (name, chunk)))
+            found.append((prices[chunk], Candidate(name, chunk)))
     return sorted(found)[:_TRIED]
 
 
@@ -199,17 +199,19 @@ def _measured(
 def _tried(machine: Machine, nodes: Sequence[int], length: int, window: bool) -> tuple[list[Candidate], float]:
     """Return what is to be tried, and about how many seconds one round over all of them takes."""
     best = worth_trying(machine, nodes, length)
-    tried: list[Candidate] = [(NATIVE, 0)]
+    tried = [Candidate(NATIVE)]
     if window:
-        tried += dict.fromkeys([(WINDOW, 0), (WINDOW, window_chunk(machine, nodes, length))])
+        tried += dict.fromkeys([Candidate(WINDOW), Candidate(WINDOW, window_chunk(machine, nodes, length))])
+        if {nodes.count(node) for node in nodes} == {len(nodes) // len(set(nodes))} and len(nodes) > len(set(nodes)):
+            tried.append(Candidate(WINDOW, leader=True))  # uneven nodes have no other way
     tried += [candidate for _, candidate in best]
     once = best[0][0] * length / min(length, _MOST_PRICED) if best else machine.link(same_node=False).time(8 * length)
     return tried, max(len(tried) * once, 1e-6)
 
 
 def _made(candidate: Candidate, group: Group) -> Collective:
-    name, chunk = candidate
-    return COLLECTIVES.get(name)(group, **({"chunk_bytes": chunk} if chunk else {}))
+    options = {name: value for name, value in candidate._asdict().items() if name != "collective" and value}
+    return COLLECTIVES.get(candidate.collective)(group, **options)
 
 
 def _call(collective: Collective, buffer: np.ndarray):  # noqa: ANN202
@@ -227,8 +229,9 @@ def _warm_up(group: Group, collectives: Sequence[Collective]) -> None:
 
 
 def _words(candidate: Candidate) -> str:
-    name, chunk = candidate
-    return f"{name} in {chunk >> 10} KB chunks" if chunk else name
+    chunk = candidate.chunk_bytes
+    in_chunks = f" in {chunk >> 10} KB chunks" if chunk else ""
+    return candidate.collective + in_chunks + (" by one rank a node" if candidate.leader else "")
 
 
 def _ms(seconds: float) -> str:

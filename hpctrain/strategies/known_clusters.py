@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpctrain.comm.group import Group
 from hpctrain.errors import UserError
@@ -14,6 +14,17 @@ from hpctrain.files import atomic_text
 from hpctrain.kernels.jit import cache_dir
 from hpctrain.plan.machine import Machine
 from hpctrain.version import __version__
+
+
+class Candidate(NamedTuple):
+    """A way to sum: a collective, the bytes of its chunks (0: as it takes them by itself).
+
+    leader  one rank of each node sends everything; else each its part
+    """
+
+    collective: str
+    chunk_bytes: int = 0
+    leader: bool = False
 
 
 class KnownCluster:
@@ -34,17 +45,16 @@ class KnownCluster:
         if (kept := group.broadcast_object(self._read() if group.rank == 0 else None)) is not None:
             self.machine, self._sizes = kept
 
-    def times(self, length: int) -> dict[tuple[str, int], float]:
-        """Return seconds for `length` elements by (collective, bytes of its chunks); empty: none were measured."""
+    def times(self, length: int) -> dict[Candidate, float]:
+        """Return seconds for `length` elements by the way to sum; empty: none were measured."""
         found = self._sizes.get(_size_class(length))
         if found is None:
             return {}
-        return {(name, chunk): seconds * length / found["length"] for name, chunk, seconds in found["times"]}
+        return {way: seconds * length / found["length"] for way, seconds in found["times"]}
 
-    def keep(self, length: int, times: dict[tuple[str, int], float]) -> None:
+    def keep(self, length: int, times: dict[Candidate, float]) -> None:
         """Note times; a folder that cannot be written to is no harm."""
-        entry = {"length": length, "times": [[name, chunk, seconds] for (name, chunk), seconds in times.items()]}
-        self._sizes = {**self._sizes, _size_class(length): entry}
+        self._sizes = {**self._sizes, _size_class(length): {"length": length, "times": list(times.items())}}
         if self._group.rank == 0:
             with contextlib.suppress(OSError, UserError):
                 self._path.parent.mkdir(exist_ok=True)
@@ -58,7 +68,7 @@ class KnownCluster:
             sizes = {
                 size: {
                     "length": int(entry["length"]),
-                    "times": [(str(name), int(chunk), float(seconds)) for name, chunk, seconds in entry["times"]],
+                    "times": [(Candidate(*way), float(seconds)) for way, seconds in entry["times"]],
                 }
                 for size, entry in values["sizes"].items()
             }

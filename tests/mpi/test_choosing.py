@@ -13,6 +13,7 @@ from hpctrain.nn.flat import TAIL, WEIGHT
 from hpctrain.strategies import choosing, known_clusters
 from hpctrain.strategies.all_reduce import AllReduce
 from hpctrain.strategies.choosing import Choice, choose
+from hpctrain.strategies.known_clusters import Candidate
 
 pytestmark = pytest.mark.mpi(min_size=2)
 LENGTH = 5000
@@ -50,8 +51,10 @@ def test_it_is_measured_once_and_every_rank_has_the_same(folder, ranks_a_node, m
     if group.rank == 0:
         (file,) = (folder / "clusters").iterdir()
         times = json.loads(file.read_text())["sizes"][str(LENGTH.bit_length())]["times"]
-        assert {"native", "window"} < {name for name, *_ in times}
-        assert [choice.collective, choice.chunk_bytes] == min(times, key=lambda entry: entry[2])[:2]
+        assert {"native", "window"} < {name for (name, *_), _ in times}
+        assert [choice.collective, choice.chunk_bytes, choice.leader] == min(times, key=lambda entry: entry[1])[0]
+        shares = group.size == ranks_a_node * group.nodes and ranks_a_node > 1
+        assert any(leader for (*_, leader), _ in times) == shares, "uneven nodes have no other way than leaders"
     monkeypatch.setattr(choosing, "_measured", None)  # it would be an error to measure again
     again, said = choose(group, buffer, LENGTH - 1, None)
     assert again == choice
@@ -62,7 +65,9 @@ def test_it_is_measured_once_and_every_rank_has_the_same(folder, ranks_a_node, m
 def test_what_was_kept_is_measured_anew_where_it_is_no_longer_so(folder, monkeypatch, kept_s, is_believed):
     group = world(1)
     buffer = np.zeros(LENGTH, np.float32)
-    monkeypatch.setattr(known_clusters.KnownCluster, "times", lambda *_: {("ring", 0): kept_s, ("native", 0): 60.0})
+    monkeypatch.setattr(
+        known_clusters.KnownCluster, "times", lambda *_: {Candidate("ring"): kept_s, Candidate("native"): 60.0}
+    )
     choice, said = choose(group, buffer, LENGTH, None)
     assert ("as measured before" in said[0]) == is_believed
     assert ("measured in" in said[0]) != is_believed
@@ -73,7 +78,8 @@ def test_a_run_goes_on_with_what_it_began_with_while_the_ranks_are_where_they_we
     group = world(1)
     buffer = np.zeros(LENGTH, np.float32)
     ranks = f"{group.size} x 1"
-    monkeypatch.setattr(choosing, "_measured", lambda *_: {("native", 0): 2.0, ("tree", 4096): 1.0, ("window", 0): 3.0})
+    times = {Candidate("native"): 2.0, Candidate("tree", 4096): 1.0, Candidate("window", leader=True): 3.0}
+    monkeypatch.setattr(choosing, "_measured", lambda *_: times)
     monkeypatch.setattr(known_clusters.KnownCluster, "keep", lambda *_: None)
     before = Choice(collective="ring", ranks=ranks)
     assert choose(group, buffer, LENGTH, before) == (before, [])

@@ -35,9 +35,9 @@ def total(size, length):
     return np.sum([mine(rank, length) for rank in range(size)], axis=0, dtype="f8").astype("f4")
 
 
-@pytest.mark.parametrize("is_shared", [False, True])
-def test_the_sum_over_nodes_of_any_size(group, is_shared):
-    collective = WindowCollective(group)
+@pytest.mark.parametrize(("is_shared", "leader"), [(False, False), (True, False), (True, True)])
+def test_the_sum_over_nodes_of_any_size(group, is_shared, leader):
+    collective = WindowCollective(group, leader=leader)
     for length in LENGTHS:
         buffer = collective.allocate(group, length) if is_shared else np.empty(length, np.float32)
         for _ in range(2):

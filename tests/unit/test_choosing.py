@@ -14,7 +14,7 @@ def cluster(latency_s, gbit):
 
 
 def names(machine, nodes, length):
-    return [name for _, (name, _) in worth_trying(machine, nodes, length)]
+    return [way.collective for _, way in worth_trying(machine, nodes, length)]
 
 
 def test_long_buffers_go_by_the_least_bytes_and_short_ones_by_the_fewest_messages():
@@ -33,8 +33,8 @@ def test_chunks_are_small_where_only_the_wire_counts_and_large_where_messages_co
     nodes = [0, 0, 1, 1, 2, 2]
     adding = replace(cluster(1e-5, 1), add_byte_s=7e-9)  # nearly as slow as the wire: to be done while that is busy
     messages = replace(adding, message_s=2e-3)
-    (_, (_, small)), (_, (_, large)) = worth_trying(adding, nodes, 10**5)[0], worth_trying(messages, nodes, 10**5)[0]
-    assert small < large
+    small, large = (worth_trying(machine, nodes, 10**5)[0][1] for machine in (adding, messages))
+    assert small.chunk_bytes < large.chunk_bytes
     assert window_chunk(adding, range(3), 10**5) < window_chunk(messages, range(3), 10**5)
     assert window_chunk(adding, nodes, 1) == 0
 

@@ -26,17 +26,17 @@ class WindowCollective(Collective):
 
     Of several nodes, the ranks with the same place in theirs then sum their part over the nodes, all at once, and store
     what is done in everybody's buffer: a node sends each byte once, however many ranks it holds.  Where nodes hold
-    different numbers of ranks, the first rank of each sends everything.  Buffers that `allocate` made are used where
-    they are; others are copied in and out.
+    different numbers of ranks, or a `leader` is asked for, the first rank of each sends everything.  Buffers that
+    `allocate` made are used where they are; others are copied in and out.
     """
 
-    def __init__(self, group: Group, chunk_bytes: int | None = None) -> None:
+    def __init__(self, group: Group, chunk_bytes: int | None = None, leader: bool = False) -> None:
         """Make it for a group; `chunk_bytes` of a message between nodes, by default what suits the MPI library."""
         super().__init__(group)
         self._local = group.local()
         across, leaders = group.across(), group.leaders()
-        self._is_even = across is not None
-        others = across if across is not None else leaders  # None on a rank that is not its node's first
+        self._is_even = across is not None and not leader
+        others = across if self._is_even else leaders  # None on a rank that is not its node's first
         self._between = None if others is None else BetweenNodes(others, chunk_bytes)
         crowded = self._local.size > (os.cpu_count() or 1)
         self._spins = _ASLEEP if group.sleeps else 0 if crowded else _SPINS
