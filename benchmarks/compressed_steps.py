@@ -56,7 +56,7 @@ def main(group: Group, args: argparse.Namespace) -> None:
     overlap = False if args.no_overlap else "auto"
     steppers = {}
     for name in (NONE, *args.compressions):
-        options = {"compression": {"type": name}} if name != NONE else {}
+        options = {"compression": {"type": name, "warm_up_steps": 0}} if name != NONE else {}
         strategy = AllReduce(collective=args.collective, overlap=overlap, **options)
         steppers[name] = Stepper(group, case, strategy)
         steppers[name].step(0)  # makes connections and buffers

@@ -25,7 +25,6 @@ from hpctrain.nn.flat import Layout
 
 SIZES_MB = (2, 16, 64)
 PLAIN = "none"
-ADVISED = {"one_bit": {"block": 64, "warm_up_steps": 200}}  # what docs/compression.md advises beyond the defaults
 
 EXAMPLES = """\
   python benchmarks/compression.py
@@ -116,7 +115,7 @@ def speeds(group: Group, args: argparse.Namespace) -> list[Record]:
 
 def job_of(kind: str, seed: int, mnist: Path | None, epochs: int | None, lr: float) -> Job:
     """Return the training that is compared; the same but for the compression."""
-    strategy: dict[str, Any] = {} if kind == PLAIN else {"compression": {"type": kind, **ADVISED.get(kind, {})}}
+    strategy: dict[str, Any] = {} if kind == PLAIN else {"compression": {"type": kind}}
     run = {"seed": seed, "progress": "none", "checkpoint_every": "never"}
     if mnist is None:
         given = {f"strategy.compression.{key}": value for key, value in strategy.get("compression", {}).items()}

@@ -210,8 +210,8 @@ name = "all_reduce"               # every rank works on its part of each batch; 
 # compression = {type = "int8", block = 256, stochastic = false}   # encode gradients, for networks slower than the
                                   # computing; default: they are sent as they are.  Or "float16", "bfloat16", "int4",
                                   # "one_bit", {type = "top_k", ratio = 0.01}, {type = "random_k", ratio = 0.1},
-                                  # {type = "power_sgd", rank = 4}.  All have min_size = 1024, warm_up_steps = 0 and
-                                  # error_feedback = true
+                                  # {type = "power_sgd", rank = 4}.  All have min_size = 1024, warm_up_steps = 0
+                                  # (one_bit 500) and error_feedback = true
 
 [run]
 # name = "job"                    # names the run's folder; default: this file's name

@@ -114,7 +114,7 @@ def test_what_arrives_and_what_is_kept_are_what_was_sent(kind, cuts):
 @every_kind
 def test_going_on_from_a_checkpoint_has_the_bits_of_going_on(kind):
     group, first, second = join(), Model(), Model()
-    compression = COMPRESSIONS.get(kind)(error_feedback=True)
+    compression = COMPRESSIONS.get(kind)(error_feedback=True, warm_up_steps=0)
     before = reducer_of(group, first, compression)
     for step in range(3):
         fill(first, group, step)
@@ -137,7 +137,7 @@ def test_going_on_from_a_checkpoint_has_the_bits_of_going_on(kind):
 @every_kind
 def test_a_checkpoint_of_another_world_size_keeps_the_sum(kind):
     group, model = join(), Model()
-    compression = COMPRESSIONS.get(kind)(error_feedback=True)
+    compression = COMPRESSIONS.get(kind)(error_feedback=True, warm_up_steps=0)
     reducer = reducer_of(group, model, compression)
     told = mine(99, 0, LAYOUT.size) * encoded()[: LAYOUT.size]  # by any number of ranks, in units of the mean
     reducer.state_dict()[RESIDUAL][:] = told
@@ -153,7 +153,7 @@ def test_a_checkpoint_of_another_world_size_keeps_the_sum(kind):
 @every_kind
 def test_a_step_without_weight_keeps_the_residual(kind):
     group, model = join(), Model()
-    reducer = reducer_of(group, model, COMPRESSIONS.get(kind)(error_feedback=True))
+    reducer = reducer_of(group, model, COMPRESSIONS.get(kind)(error_feedback=True, warm_up_steps=0))
     fill(model, group, 0)
     reducer.reduce(0)
     before = reducer.state_dict()[RESIDUAL].copy()
@@ -168,7 +168,7 @@ def test_nan_and_infinity_reach_everybody(kind):
     group = join()
     for broken, feedback in ((np.nan, True), (np.inf, False)):
         model = Model()
-        reducer = reducer_of(group, model, COMPRESSIONS.get(kind)(error_feedback=feedback))
+        reducer = reducer_of(group, model, COMPRESSIONS.get(kind)(error_feedback=feedback, warm_up_steps=0))
         fill(model, group, 0)
         if group.rank == group.size - 1:
             model.grads[LAYOUT["b"].offset + 1000] = broken
@@ -182,7 +182,7 @@ def test_few_numbers_and_none(kind):
     group = join()
     for layout in (Layout([("w", (1, 1))]), Layout([("w", (1, 3)), ("v", (2, 1))]), Layout([("b", (30,))]), Layout([])):
         model = Model(layout)
-        reducer = reducer_of(group, model, COMPRESSIONS.get(kind)(min_size=1, error_feedback=True))
+        reducer = reducer_of(group, model, COMPRESSIONS.get(kind)(min_size=1, error_feedback=True, warm_up_steps=0))
         sent, arrived = np.zeros(layout.size), np.zeros(layout.size)
         for step in range(3):
             total = fill(model, group, step)
@@ -209,7 +209,7 @@ def test_nodes_sum_first(kind):
     group = MpiGroup(MPI.COMM_WORLD, ranks_a_node=2)
     assert group.nodes == (world.size + 1) // 2
     model = Model(allocate=lambda count: AllReduce().allocate_gradients(group, count))
-    reducer = reducer_of(group, model, COMPRESSIONS.get(kind)())
+    reducer = reducer_of(group, model, COMPRESSIONS.get(kind)(warm_up_steps=0))
     inside, sent, arrived = encoded()[: LAYOUT.size], np.zeros(LAYOUT.size), np.zeros(LAYOUT.size)
     for step in range(6):
         total = fill(model, group, step)

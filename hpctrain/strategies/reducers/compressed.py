@@ -145,7 +145,9 @@ class Compressed(Reducer):
         kind = COMPRESSIONS.name_of(type(self._compression))
         before, after = 4 * len(self._buffer), sum(part.nbytes for part in self._slices)
         how = self._name if self._overlapped is None else self._overlapped.describe()
-        return f"{how}; {kind}: {_megabytes(before)} of gradients a step are sent as {_megabytes(after)}"
+        first = self._compression.warm_up_steps
+        since = f", as they are in the first {first} updates" if first else ""
+        return f"{how}; {kind}: {_megabytes(before)} of gradients a step are sent as {_megabytes(after)}{since}"
 
     def warm_up(self) -> None:
         """Compile the kernels, or load them from the cache."""
