@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,7 +31,7 @@ def add_seconds() -> float:
 
 
 def partners(group: Group, nodes: Sequence[int], same_node: bool) -> list[int | None]:
-    """Return each rank's partner for `link_times`, None for a rank that has none.
+    """Return each rank's partner for `link_speeds`, None for a rank that has none.
 
     nodes  the node of each rank.  In a node they are two and two; of nodes, the first ranks of two and two nodes.
     """
@@ -45,42 +46,59 @@ def partners(group: Group, nodes: Sequence[int], same_node: bool) -> list[int | 
     return found
 
 
-def link_times(group: Group, partner: int | None) -> tuple[list[int], list[float]]:
-    """Return sizes of messages in bytes and the seconds of an exchange of each; collective.
+class LinkSpeeds(NamedTuple):
+    """What was measured of a link.
 
-    All ranks with a partner exchange with it at the same time, and the slowest pair counts.
+    sizes      bytes of messages, ascending
+    seconds    of an exchange of each, one after the other without a rest
+    burst_s    how much of its time a message saves when the link has rested: rates are often held by letting through at
+               once what has been saved up (a token bucket)
+    message_s  seconds that a short message takes of its two ranks' cores, when many are under way
     """
+
+    sizes: tuple[int, ...]
+    seconds: tuple[float, ...]
+    burst_s: float
+    message_s: float
+
+
+def link_speeds(group: Group, partner: int | None) -> LinkSpeeds:
+    """Measure a link; all ranks with a partner at the same time, and the slowest pair counts.  Collective."""
+    own = None if partner is None else _speeds_of_pair(group, partner)
+    group.barrier(patient=True)  # those without a partner must not take a core from those that have one
+    found = [speeds for speeds in group.all_gather_objects(own) if speeds is not None]
+    count = min(len(speeds.sizes) for speeds in found)
+    return LinkSpeeds(
+        found[0].sizes[:count],
+        tuple(max(speeds.seconds[number] for speeds in found) for number in range(count)),
+        min(speeds.burst_s for speeds in found),
+        max(speeds.message_s for speeds in found),
+    )
+
+
+def _speeds_of_pair(group: Group, partner: int) -> LinkSpeeds:
+    """Measure with a partner, which does the same; both have the same sizes."""
     sizes: list[int] = []
     seconds: list[float] = []
     for size, times in _SIZES:
         if len(sizes) > 1 and seconds[-1] * size / sizes[-1] * (times + 1) > _BUDGET_S:
             break
-        own = 0.0
-        if partner is not None:
-            sent, received = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
-            taken = [_seconds(lambda: _exchange(group, partner, sent, received)) for _ in range(times + 1)]  # noqa: B023
-            own = statistics.median(taken[1:])
-        group.barrier(patient=True)  # those without a partner must not take a core from those that have one
-        sizes.append(size)
-        seconds.append(max(group.all_gather_objects(own)))
-    return sizes, seconds
-
-
-def burst_seconds(group: Group, partner: int | None, sizes: Sequence[int], seconds: Sequence[float]) -> float:
-    """Return how much of its time a message saves on a link that has rested; sizes and seconds as measured; collective.
-
-    Rates are often held by letting through what has been saved up (a token bucket): after a rest some bytes pass at
-    once.
-    """
-    size, without_rest = max(pair for pair in zip(sizes, seconds, strict=True) if pair[0] <= _RESTED_BYTES)
-    own = 0.0
-    if partner is not None:
         sent, received = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
-        taken = [_rested(group, partner, sent, received, without_rest) for _ in range(8)]
-        # What a message does not use is left for the next one, so that they can be quick and slow in turn.
-        own = statistics.median((one + other) / 2 for one, other in zip(taken[::2], taken[1::2], strict=True))
-    group.barrier(patient=True)
-    return max(0.0, without_rest - max(group.all_gather_objects(own)))
+        taken = [_seconds(lambda: _exchange(group, partner, sent, received)) for _ in range(times + 1)]  # noqa: B023
+        mine, theirs = np.array([statistics.median(taken[1:])]), np.zeros(1)
+        _exchange(group, partner, mine, theirs)
+        sizes.append(size)
+        seconds.append(float(max(mine[0], theirs[0])))
+    size, without_rest = max(pair for pair in zip(sizes, seconds, strict=True) if pair[0] <= _RESTED_BYTES)
+    sent, received = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
+    taken = [_rested(group, partner, sent, received, without_rest) for _ in range(8)]
+    # What a message does not use is left for the next one, so that they can be quick and slow in turn.
+    rested = statistics.median((one + other) / 2 for one, other in zip(taken[::2], taken[1::2], strict=True))
+    sent, received = sent[:_STREAM], received[:_STREAM]
+    streams = [_seconds(lambda: _stream(group, partner, sent, received)) for _ in range(5)]
+    return LinkSpeeds(
+        tuple(sizes), tuple(seconds), max(0.0, without_rest - rested), statistics.median(streams) / _STREAM
+    )
 
 
 def turn_seconds(group: Group) -> float:
@@ -101,16 +119,6 @@ def turn_seconds(group: Group) -> float:
             sending.wait()
         taken.append((time.perf_counter() - start) / _ROUNDS)
     return max(group.all_gather_objects(statistics.median(taken[1:])))
-
-
-def message_seconds(group: Group, partner: int | None) -> float:
-    """Return the seconds that a short message takes of its two ranks' cores, from many at a time; collective."""
-    own = 0.0
-    if partner is not None:
-        sent, received = np.zeros(_STREAM, np.uint8), np.zeros(_STREAM, np.uint8)
-        own = statistics.median(_seconds(lambda: _stream(group, partner, sent, received)) for _ in range(5)) / _STREAM
-    group.barrier(patient=True)
-    return max(group.all_gather_objects(own))
 
 
 def call_times(group: Group, calls: Sequence[Callable[[], None]], rounds: int) -> list[float]:

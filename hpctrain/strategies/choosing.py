@@ -30,7 +30,7 @@ _TRIED = 2  # schedules that are tried, the cheapest by the cost model
 _MOST_HOPS = 20_000  # of a schedule, over all ranks: more take too long to play through, and nobody would take it
 _MOST_PRICED = 1 << 24  # elements: the order does not change beyond
 _TRIAL_BYTES = 16 << 20  # are summed at most: what longer buffers take follows from that
-_TRIAL_S = 0.12  # about what one round over all that are tried may take
+_TRIAL_S = 0.08  # about what one round over all that are tried may take
 _ROUNDS = 3, 15
 _WORTH_CHECKING_S, _SAME = 1e-3, 2.0  # what was kept is measured anew where a trial takes twice as long, or half
 
@@ -166,10 +166,8 @@ def measure_machine(group: Group, nodes: Sequence[int]) -> Machine:
         partners = probe.partners(group, nodes, same_node)
         links[kind] = None
         if any(partner is not None for partner in partners):
-            sizes, seconds = probe.link_times(group, partners[group.rank])
-            burst_s = probe.burst_seconds(group, partners[group.rank], sizes, seconds)
-            links[kind] = Link(tuple(sizes), tuple(seconds), burst_s)
-            message_s = probe.message_seconds(group, partners[group.rank])
+            *speeds, message_s = probe.link_speeds(group, partners[group.rank])
+            links[kind] = Link(*speeds)
     add_byte_s = max(group.all_gather_objects(probe.add_seconds()))
     alone_s = max((link.seconds[0] for link in links.values() if link), default=0.0)
     wake_s = max(0.0, probe.turn_seconds(group) - alone_s) if group.size > 1 else 0.0
