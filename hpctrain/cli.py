@@ -221,6 +221,12 @@ def job(
         int | None,
         typer.Option("-n", "--ranks", min=1, metavar="N", help="With --memory: on how many; default: as launched."),
     ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes", min=1, metavar="N", help="With --memory: on how many nodes; default: as launched, or 1."
+        ),
+    ] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="With --memory: override a key of the job. Repeatable."),
@@ -230,13 +236,13 @@ def job(
     from hpctrain.tools import job as tool
 
     if not memory:
-        if file is not None or ranks is not None or overrides:
-            raise typer.BadParameter("JOB, --ranks and --set go with --memory; `train` runs a job")
+        if file is not None or ranks is not None or nodes is not None or overrides:
+            raise typer.BadParameter("JOB, --ranks, --nodes and --set go with --memory; `train` runs a job")
         context.obj.append(partial(tool.command, builtin))
         return
     if builtin and file is not None:
         raise typer.BadParameter("--builtin and JOB are two jobs: give one of them")
-    context.obj.append(partial(tool.memory_command, file, overrides or [], ranks))
+    context.obj.append(partial(tool.memory_command, file, overrides or [], ranks, nodes))
 
 
 @app.command(epilog=_INSPECT_EXAMPLES)

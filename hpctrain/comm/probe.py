@@ -14,7 +14,7 @@ from hpctrain.kernels.reduce import add_into
 
 # Bytes of a message, and how often it is timed; one more goes before, which opens connections and empties what lets
 # short bursts pass faster than the wire.
-_SIZES = ((64, 21), (4 << 10, 11), (64 << 10, 5), (256 << 10, 5), (1 << 20, 3))
+_SIZES = ((64, 21), (4 << 10, 11), (64 << 10, 5), (256 << 10, 5), (1 << 20, 5))
 _BUDGET_S = 0.2  # of one size: slower links are known well enough from shorter messages
 _TAG = 2  # as in `executor`: a tag of our own
 _STREAM = 32  # messages

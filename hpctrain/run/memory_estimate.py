@@ -81,7 +81,7 @@ class MemoryEstimate:
         return self.first + (self.ranks - 1) * self.other
 
 
-def estimate(prepared: Prepared, ranks: int, base: tuple[int, int]) -> MemoryEstimate:
+def estimate(prepared: Prepared, ranks: int, base: tuple[int, int], nodes: int = 1) -> MemoryEstimate:
     """Return what a job that fits its data will need on so many ranks; `base` is what the program itself takes.
 
     That is, of rank 0, which has looked at the data, and of each other rank.
@@ -104,7 +104,7 @@ def estimate(prepared: Prepared, ranks: int, base: tuple[int, int]) -> MemoryEst
         "gradients": taken_bytes(4 * summed),
         "gradients of a lane": taken_bytes(4 * own) if lanes else 0,
         "running statistics": 2 * taken_bytes(4 * sizes[1]),
-        **job.strategy.memory_bytes(ranks, layout, summed, job.optimizer),
+        **job.strategy.memory_bytes(ranks, layout, summed, job.optimizer, nodes),
         "workspace": workspace_bytes(plan, *_rows(prepared, graph, plan, ranks)),
         "evaluation": _evaluation(prepared, plan, ranks),
         "batches and their exchange": exchange,

@@ -98,7 +98,7 @@ class AllReduce(Strategy):
             return self.model_copy(update={"chosen": before.chosen})
         return self
 
-    def memory_bytes(self, size: int, layout: Any, summed: int, optimizer: Any) -> dict[str, int]:
+    def memory_bytes(self, size: int, layout: Any, summed: int, optimizer: Any, nodes: int = 1) -> dict[str, int]:
         """Return the bytes of the optimizer's state, the weights' average, the collective's scratch and compression."""
         buffer = taken_bytes(4 * layout.size)
         compression, encoding = self.compression, 0
@@ -108,7 +108,7 @@ class AllReduce(Strategy):
         return {
             "optimizer": len(optimizer.slots) * buffer,
             "moving average of the weights": 0 if optimizer.ema is None else buffer,
-            "combining gradients": COLLECTIVES.get(likely(self.collective, size)).scratch_bytes(summed, size),
+            "combining gradients": COLLECTIVES.get(likely(self.collective, size)).scratch_bytes(summed, size, nodes),
             "compressing gradients": encoding,
         }
 

@@ -85,8 +85,8 @@ class Strategy(Part, ABC):
         return self
 
     @abstractmethod
-    def memory_bytes(self, size: int, layout: Any, summed: int, optimizer: Any) -> dict[str, int]:
-        """Return what the run-time object will take on a rank of `size`, by what it is for.
+    def memory_bytes(self, size: int, layout: Any, summed: int, optimizer: Any, nodes: int = 1) -> dict[str, int]:
+        """Return what the run-time object will take on a rank of `size` on so many nodes, by what it is for.
 
         layout  of the model's parameters
         summed  length of `model.grad_buffer`

@@ -23,10 +23,10 @@ def command(builtin: bool) -> int:
     return 0
 
 
-def memory_command(job: Path | None, overrides: Sequence[str], ranks: int | None) -> int:
+def memory_command(job: Path | None, overrides: Sequence[str], ranks: int | None, nodes: int | None = None) -> int:
     """Print what a job (default: the built-in one) will need of memory, and return the exit code.
 
-    `ranks` is the number of ranks that it will run on; default: as many as were launched now.
+    `ranks` and `nodes` say on how many it will run; default: as many as were launched now, or on one node.
     """
     from hpctrain.run import launch
 
@@ -42,9 +42,22 @@ def memory_command(job: Path | None, overrides: Sequence[str], ranks: int | None
                 before = resident_bytes()
                 loaded = job_loader(job, overrides, None, False)()
                 prepared = resolve(loaded, size)
-                print(memory_table(loaded.name, estimate(prepared, size, (resident_bytes(), before))), flush=True)
+                found = estimate(prepared, size, (resident_bytes(), before), _nodes(nodes, size, ranks, group))
+                print(memory_table(loaded.name, found), flush=True)
 
     return launch.command(show)
+
+
+def _nodes(given: int | None, size: int, ranks: int | None, group: Group) -> int:
+    """Return on how many nodes a job will run; `UserError` for more nodes than ranks."""
+    from hpctrain.errors import UserError
+
+    nodes = given or (1 if ranks else group.nodes)
+    if nodes > size:
+        raise UserError(
+            "a node has one rank at least", found=f"{nodes} nodes, {size} ranks", hint="give more ranks: --ranks"
+        )
+    return nodes
 
 
 def memory_table(name: str, found: MemoryEstimate) -> str:

@@ -9,10 +9,13 @@ import pytest
 
 from hpctrain.comm import join
 from hpctrain.comm.collectives import choice
+from hpctrain.comm.collectives.between import BetweenNodes
 from hpctrain.comm.collectives.window import WindowCollective
+from hpctrain.comm.executor import CHUNK_BYTES
 from hpctrain.comm.mpi_group import MpiGroup
 from hpctrain.comm.shared_memory import share, shared_rows
 from hpctrain.errors import UserError
+from hpctrain.memory import taken_bytes
 
 pytestmark = pytest.mark.mpi(min_size=1)
 LENGTHS = (0, 1, 5, 1000, 70_001)
@@ -44,6 +47,19 @@ def test_the_sum_over_nodes_of_any_size(group, is_shared, leader):
             buffer[:] = mine(group.rank, length)
             collective.all_reduce(buffer)
             np.testing.assert_array_equal(buffer, total(group.size, length))
+
+
+def test_the_scratch_between_nodes_is_what_was_said_of_it(group):
+    collective, length = WindowCollective(group), 300_000
+    buffer = collective.allocate(group, length)
+    collective.all_reduce(buffer)
+    if group.across() is None or group.nodes == 1:
+        return
+    part = -(-length // group.local_size)
+    (executor,) = collective._between._executors.values()
+    if executor._chunk * 4 == CHUNK_BYTES:  # it depends on the MPI library; no larger ones are taken
+        assert BetweenNodes.scratch_bytes(part, group.nodes) == taken_bytes(executor._scratch.nbytes)
+    assert BetweenNodes.scratch_bytes(part, group.nodes) >= executor._scratch.nbytes
 
 
 def test_parts_and_wholes_over_nodes(group):

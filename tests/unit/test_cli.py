@@ -95,8 +95,8 @@ def test_job_memory_hands_everything_over(monkeypatch: pytest.MonkeyPatch):
     calls = []
     monkeypatch.setattr("hpctrain.tools.job.memory_command", lambda *given: calls.append(given) or 0)
     assert code("job", "--memory") == 0
-    assert code("job", "a.toml", "--memory", "-n", "8", "--set", "run.seed=3") == 0
-    assert calls == [(None, [], None), (Path("a.toml"), ["run.seed=3"], 8)]
+    assert code("job", "a.toml", "--memory", "-n", "8", "--nodes", "2", "--set", "run.seed=3") == 0
+    assert calls == [(None, [], None, None), (Path("a.toml"), ["run.seed=3"], 8, 2)]
 
 
 def test_version(capsys: pytest.CaptureFixture):
@@ -152,6 +152,7 @@ def test_help_teaches_by_example(verb: list[str], capsys: pytest.CaptureFixture)
         (["init"], "Missing argument"),
         (["job", "a.toml"], "go with --memory"),
         (["job", "--memory", "-n", "0"], "--ranks"),
+        (["job", "--nodes", "2"], "go with --memory"),
         (["job", "a.toml", "--memory", "--builtin"], "two jobs"),
         (["evaluate", "runs/a", "--part", "tset"], "tset"),
     ],

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from hpctrain.batch import Batch
+from hpctrain.comm.collectives.window import WindowCollective
 from hpctrain.comm.single_group import SingleGroup
 from hpctrain.data import load as loading
 from hpctrain.data import scatter
@@ -40,6 +41,18 @@ def model():
 def changed_pages(array, before):
     changed = np.flatnonzero(array.view(np.uint32) != before.view(np.uint32)) * 4 // PAGE
     return set(changed.tolist())
+
+
+def test_between_nodes_the_chunks_of_the_transfer_are_counted_and_the_others_buffers_within_a_node():
+    length, line = 3_000_000, 64
+    assert WindowCollective.scratch_bytes(length, 4) == 4 * 3 * length // 4
+    # One rank a node: eight chunks of at most 256 KB, near-even pieces of a part in whole cache lines.
+    pieces = -(-4 * length // 4 // (256 * 1024))
+    chunk = -(-length // pieces // line) * line  # bytes: 4 of each number, a quarter of the numbers
+    assert WindowCollective.scratch_bytes(length, 4, 4) == pytest.approx(8 * chunk, rel=0.01)
+    both = WindowCollective.scratch_bytes(length, 4, 2)
+    assert both == pytest.approx(4 * length // 2 + 8 * chunk, rel=0.01)
+    assert WindowCollective.scratch_bytes(1000, 4, 4) == 0, "MPI's own sums what is short"
 
 
 @pytest.mark.parametrize(("train", "judged"), [(400, 0), (200, 3000), (16, 2000)])

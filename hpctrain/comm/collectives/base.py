@@ -29,8 +29,11 @@ class Collective(ABC):
 
     @staticmethod
     @abstractmethod
-    def scratch_bytes(length: int, size: int) -> int:
-        """Return the memory that an `all_reduce` of `length` floats over `size` ranks takes beside the buffer."""
+    def scratch_bytes(length: int, size: int, nodes: int = 1) -> int:
+        """Return the memory that an `all_reduce` of `length` floats takes beside the buffer on a rank.
+
+        Of `size` ranks on `nodes` nodes, as many on each.
+        """
 
     def owned(self, length: int) -> tuple[int, int]:
         """Return the (lo, hi) that this rank owns of a buffer of this length; the ranks' parts follow one another."""

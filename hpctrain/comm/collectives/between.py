@@ -7,7 +7,7 @@ from itertools import chain
 
 import numpy as np
 
-from hpctrain.comm.executor import Executor
+from hpctrain.comm.executor import Executor, scratch_bytes
 from hpctrain.comm.group import Group
 from hpctrain.comm.schedules import ring
 
@@ -37,6 +37,13 @@ class BetweenNodes:
             self._group.all_reduce(buffer)
         if finished is not None:
             finished(0, len(buffer))
+
+    @staticmethod
+    def scratch_bytes(length: int, nodes: int) -> int:
+        """Return the bytes of the chunks that come in to be added, for `length` floats over so many nodes."""
+        if nodes == 1 or 4 * length <= _SHORT_BYTES:
+            return 0
+        return scratch_bytes(-(-length // nodes), nodes - 1)
 
     def _executor(self, size: int) -> Executor:
         chunk = self._chunk_bytes or chunk_bytes(self._group.library, size)

@@ -15,7 +15,7 @@ _SHARED, _SINGLE = "window", "native"
 
 
 def likely(name: str, size: int) -> str:
-    """Return the collective that a name will probably stand for with `size` ranks, on one node as far as is known."""
+    """Return the collective that a name will probably stand for with `size` ranks, whatever nodes they are on."""
     return name if name != AUTO else _SHARED if size > 1 else _SINGLE
 
 

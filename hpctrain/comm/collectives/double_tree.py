@@ -13,7 +13,7 @@ class DoubleTreeCollective(ScheduledCollective):
     hops_summing = SUMMING["double_tree"]
 
     @staticmethod
-    def scratch_bytes(length: int, size: int) -> int:
+    def scratch_bytes(length: int, size: int, nodes: int = 1) -> int:
         """Return the bytes of the chunks that come in to be added, from two children in each tree at most."""
         if size == 1:
             return 0

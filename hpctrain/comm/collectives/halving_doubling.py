@@ -13,7 +13,7 @@ class HalvingDoublingCollective(ScheduledCollective):
     hops_summing = SUMMING["halving_doubling"]
 
     @staticmethod
-    def scratch_bytes(length: int, size: int) -> int:
+    def scratch_bytes(length: int, size: int, nodes: int = 1) -> int:
         """Return the bytes of the chunks that come in to be added: of half the buffer, or of all of it."""
         is_power = size & (size - 1) == 0
         return scratch_bytes(-(-length // 2) if is_power else length, (size - 1).bit_length())

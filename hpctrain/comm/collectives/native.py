@@ -19,7 +19,7 @@ class NativeCollective(Collective):
         self._part = group.allocate(0)  # MPI gives a reduce-scatter's result beside the buffer, not in its place
 
     @staticmethod
-    def scratch_bytes(length: int, size: int) -> int:
+    def scratch_bytes(length: int, size: int, nodes: int = 1) -> int:
         """Return the bytes of a second buffer: MPI libraries receive into one what they add."""
         return 4 * length if size > 1 else 0
 

@@ -15,6 +15,6 @@ class RingCollective(ScheduledCollective):
     hops_gathering = staticmethod(ring.all_gather)
 
     @staticmethod
-    def scratch_bytes(length: int, size: int) -> int:
+    def scratch_bytes(length: int, size: int, nodes: int = 1) -> int:
         """Return the bytes of the chunks that come in to be added, each of one part."""
         return scratch_bytes(-(-length // size), size - 1)

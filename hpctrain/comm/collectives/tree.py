@@ -13,6 +13,6 @@ class TreeCollective(ScheduledCollective):
     hops_summing = SUMMING["tree"]
 
     @staticmethod
-    def scratch_bytes(length: int, size: int) -> int:
+    def scratch_bytes(length: int, size: int, nodes: int = 1) -> int:
         """Return the bytes of the chunks that come in to be added."""
         return scratch_bytes(length, (size - 1).bit_length())

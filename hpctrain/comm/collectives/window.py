@@ -56,9 +56,11 @@ class WindowCollective(Collective):
             return share(local, count) if local.size > 1 else group.allocate(count)
 
     @staticmethod
-    def scratch_bytes(length: int, size: int) -> int:
-        """Return the bytes of what a rank touches of the others' buffers: its part of each."""
-        return 4 * (size - 1) * -(-length // size)
+    def scratch_bytes(length: int, size: int, nodes: int = 1) -> int:
+        """Return the bytes of a rank's part of its node's other buffers, which it touches, and of the transfer."""
+        local = -(-size // nodes)
+        part = -(-length // local)
+        return 4 * (local - 1) * part + BetweenNodes.scratch_bytes(part, nodes)
 
     def all_reduce(self, buffer: np.ndarray) -> None:
         """Replace the buffer by the sum over all ranks."""
