@@ -202,15 +202,23 @@ class Model:
 
         Nobody is met: ranks may call it at different times.
         """
-        targets, weight = self.loss.dummy_rows(self.target_kind, self.out_shape)
-        inputs = np.zeros((1, *self.input_shape), self.dtype)
-        self._pass_over(Batch(inputs, targets, weight, np.zeros(1, np.int64), 0, 0), 1.0, _alone)
-        self.predict(inputs, np.zeros((1, *self.out_shape), self.dtype))
+        batch = self.dummy_batch(1)
+        self._pass_over(batch, 1.0, _alone)
+        self.predict(batch.inputs, np.zeros((1, *self.out_shape), self.dtype))
         if self.state_layout.size:
             blend(self.state.copy(), self.stats, self._momentum, 1.0)
         self.grad_buffer[:] = 0
         if self.fixed is not None:
             self.fixed.warm_up()
+
+    def dummy_batch(self, rows: int) -> Batch:
+        """Return so many rows of zeros that a pass takes as long over as over others."""
+        targets, weight = (
+            np.tile(of_a_row, (rows, *[1] * (of_a_row.ndim - 1)))
+            for of_a_row in self.loss.dummy_rows(self.target_kind, self.out_shape)
+        )
+        inputs = np.zeros((rows, *self.input_shape), self.dtype)
+        return Batch(inputs, targets, weight, np.arange(rows, dtype=np.int64), 0, 0)
 
     def _make_workspace(self, capacity: int) -> None:
         self._capacity = capacity

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -91,6 +91,7 @@ class Session:
             ("evaluation", self.evaluator),
         ]
         self.compile_s = warm_up(group, parts, self.say)
+        self._tune()
         private_peak.look()
         self.trainer = self._build_trainer(stop)
 
@@ -114,6 +115,17 @@ class Session:
         if self.strategy.taken is not None:
             self.job = self.job.model_copy(update={"strategy": self.strategy.taken})
             self.prepared = replace(self.prepared, job=self.job)
+
+    def _tune(self) -> None:
+        """Let the strategy try out what only whole steps can tell."""
+
+        def a_pass(cuts: Sequence[int], ready: Callable[[int, float], None]) -> None:
+            self.model.cut_at(cuts)
+            self.model.loss_and_grad(batch, 0.0, ready)
+
+        batch = self.model.dummy_batch(self._pass_rows)
+        if self.strategy.tune(a_pass):
+            self._take_choices()
 
     def _build_model(self) -> Model:
         facts, job = self.prepared.facts, self.job

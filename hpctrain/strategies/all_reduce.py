@@ -20,12 +20,13 @@ from hpctrain.nn.flat import CHECKPOINT, LOSS, ROWS, STOP, TAIL, WEIGHT
 from hpctrain.optim.averaging import SLOT, WeightAverage
 from hpctrain.options import Bytes, part_from, spec_of
 from hpctrain.strategies.base import FlatModel, StepOutcome, Strategy, StrategyRun
-from hpctrain.strategies.choosing import NATIVE, Choice, choose
+from hpctrain.strategies.choosing import NATIVE, Choice, choose, ranks_text
 from hpctrain.strategies.reducers.base import Reducer
 from hpctrain.strategies.reducers.compressed import Compressed
 from hpctrain.strategies.reducers.exact import FixedPointSum
 from hpctrain.strategies.reducers.overlapped import Overlapped, choose_cuts
 from hpctrain.strategies.reducers.whole import WholeBuffer
+from hpctrain.strategies.tuning import USUAL_BYTES, Pass, bucket_sizes, tuned_bucket
 
 
 def _compression(spec: Any) -> Any:
@@ -45,14 +46,15 @@ class AllReduce(Strategy):
     "auto": in a node in memory that its ranks share ("window"), between nodes what is quickest, see `choosing`; what it
     came to is `chosen`.
     With `overlap` gradients leave in buckets of at least `bucket` bytes while the backward pass goes on; "auto": where
-    there are several nodes.  Within a node it is the cores that sum: there is nothing to hide.
+    there are several nodes.  Within a node it is the cores that sum: there is nothing to hide.  A `bucket` of "auto" is
+    measured, see `tuning`; with compression, which keeps something for each bucket, it is the usual one.
     `compression` (see `compress`) encodes gradients, for networks that are slower than the computing.
     """
 
     collective: str = AUTO
     chosen: Choice | None = None
     overlap: bool | Literal["auto"] = "auto"
-    bucket: Bytes = "1 MB"
+    bucket: Literal["auto"] | Bytes = "auto"
     compression: CompressionOptions | None = None
 
     @pydantic.field_validator("collective")
@@ -70,18 +72,30 @@ class AllReduce(Strategy):
         """Make the run-time object and the optimizer's state."""
         buffer, cuts = model.grad_buffer, None
         overlaps = group.nodes > 1 if self.overlap == "auto" else self.overlap and group.size > 1
+        ranks = ranks_text(group.all_gather_objects(group.node))
         if overlaps and getattr(model, "fixed", None) is None:
-            cuts = choose_cuts(model.ready_offsets, len(buffer), parse_bytes(self.bucket) // buffer.itemsize)
-        choice, said, taken = Choice(collective=self.collective, ranks=""), [], self
+            cuts = choose_cuts(model.ready_offsets, len(buffer), self._bucket_bytes(ranks) // buffer.itemsize)
+        choice, said, taken = Choice(collective=self.collective, ranks=ranks), [], self
         if self.collective == AUTO and group.size == 1:
-            choice = Choice(collective=NATIVE, ranks="")
+            choice = Choice(collective=NATIVE, ranks=ranks)
         elif self.collective == AUTO:
             choice, said = choose(group, buffer, len(buffer) // (1 + len(cuts or ())), self.chosen)
             taken = self.model_copy(update={"chosen": choice})
         collective = choice.collective, choice.made(group if cuts is None else group.apart())
         run = AllReduceRun(group, self._reducer(*collective, model, cuts), model, optimizer, clip)
         run.taken, run.said = taken, tuple(said)
+        if self.bucket == AUTO and not self._known_bucket(ranks):
+            run.choice = choice
         return run
+
+    def _known_bucket(self, ranks: str) -> int:
+        """Return the bytes of a bucket that were measured when the run began, with ranks where they are now; else 0."""
+        chosen = self.chosen
+        fits = chosen is not None and chosen.ranks == ranks and self.collective in (AUTO, chosen.collective)
+        return chosen.bucket if fits else 0
+
+    def _bucket_bytes(self, ranks: str) -> int:
+        return parse_bytes(self.bucket) if self.bucket != AUTO else self._known_bucket(ranks) or USUAL_BYTES
 
     def _reducer(self, name: str, collective: Collective, model: FlatModel, cuts: tuple[int, ...] | None) -> Reducer:
         if (fixed := getattr(model, "fixed", None)) is not None:
@@ -114,9 +128,15 @@ class AllReduce(Strategy):
 
 
 class AllReduceRun(StrategyRun):
-    """w <- optimizer(w, sum over ranks of the gradient sums / sum over ranks of the weights)."""
+    """w <- optimizer(w, sum over ranks of the gradient sums / sum over ranks of the weights).
+
+    choice  what was chosen so far, where the size of buckets is still to be measured
+    """
+
+    choice: Choice | None = None
 
     def __init__(self, group: Group, reducer: Reducer, model: FlatModel, optimizer: Any, clip: Any | None) -> None:
+        self._group = group
         self._reducer = reducer
         self._model = model
         self._optimizer = optimizer
@@ -153,6 +173,18 @@ class AllReduceRun(StrategyRun):
         model.update_state(float(self._tail[ROWS]))
         stop, checkpoint = bool(self._tail[STOP] > 0), bool(self._tail[CHECKPOINT] > 0)
         return StepOutcome(weight, loss, grad_norm, stop, checkpoint, waited_s, self._reducer.totals)
+
+    def tune(self, a_pass: Pass) -> bool:
+        """Measure how large buckets should be, where that is still to be done."""
+        model, reducer = self._model, self._reducer
+        sizes = bucket_sizes(model.ready_offsets, len(model.grad_buffer))
+        if self.choice is None or not isinstance(reducer, Overlapped) or len(sizes) == 1:
+            return False
+        bucket, words = tuned_bucket(self._group, reducer, sizes, a_pass)
+        model.grad_buffer[:] = 0
+        self.taken = self.taken.model_copy(update={"chosen": self.choice.model_copy(update={"bucket": bucket})})
+        self.said = (words,)
+        return True
 
     @property
     def cuts(self) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ the updates.  It is all that a training loop knows of other ranks.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -112,6 +112,15 @@ class StrategyRun(ABC):
         Takes `model.grad_buffer` with this rank's sums: the gradients of its rows, and in the tail their weight and
         loss and its wishes (`nn.flat`).  The content afterwards is undefined; the caller zeroes it for the next sums.
         """
+
+    def tune(self, a_pass: Callable[[Sequence[int], Callable[[int, float], None]], None]) -> bool:
+        """Try out what only whole steps can tell; whether there is something new in `taken` and `said`.
+
+        a_pass(cuts, ready)  makes a backward pass over rows that stand for others, and calls ready(lo, loss) at cuts
+
+        Called once on all ranks, before the first step, when every kernel is there.  The gradients are zeroed.
+        """
+        return False
 
     @property
     def cuts(self) -> tuple[int, ...]:

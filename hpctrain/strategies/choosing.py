@@ -40,12 +40,14 @@ class Choice(Part):
 
     chunk_bytes  of a message at most; 0: as the collective takes it by itself
     leader       whether one rank of each node sends everything (of the window); else each its part
+    bucket       bytes of the least that leaves at a time during the backward pass; 0: not measured
     ranks        where the ranks were: "4 x 2" for four nodes of two ranks each; on other nodes it is chosen anew
     """
 
     collective: str
     chunk_bytes: int = 0
     leader: bool = False
+    bucket: int = 0
     ranks: str
 
     def made(self, group: Group) -> Collective:

@@ -219,7 +219,7 @@ name = "all_reduce"               # every rank works on its part of each batch; 
 # chosen = {collective = "ring", chunk_bytes = 131072, ranks = "4 x 1"}   # a run writes what "auto"
                                   # came to, and for which ranks, here
 # overlap = "auto"                # gradients leave while the backward pass goes on: true, false; "auto": between nodes
-# bucket = "1 MB"                 # with overlap: the least that leaves at a time
+# bucket = "auto"                 # with overlap: the least that leaves at a time, "1 MB"; "auto": measured at the start
 # compression = {type = "int8", block = 256, stochastic = false}   # encode gradients, for networks slower than the
                                   # computing; default: they are sent as they are.  Or "float16", "bfloat16", "int4",
                                   # "one_bit", {type = "top_k", ratio = 0.01}, {type = "random_k", ratio = 0.1},

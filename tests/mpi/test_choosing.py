@@ -1,6 +1,7 @@
 """The choice of a collective on several ranks, as if each node had so many: measured once, agreed, kept."""
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -91,9 +92,9 @@ def test_a_run_goes_on_with_what_it_began_with_while_the_ranks_are_where_they_we
 
 
 class Model:
-    def __init__(self, group):
-        self.params = np.zeros(LENGTH, np.float32)
-        self.grad_buffer = AllReduce().allocate_gradients(group, LENGTH + TAIL)
+    def __init__(self, group, length=LENGTH):
+        self.params = np.zeros(length, np.float32)
+        self.grad_buffer = AllReduce().allocate_gradients(group, length + TAIL)
         self.grads, self.tail = self.grad_buffer[:-TAIL], self.grad_buffer[-TAIL:]
         self.table, self.ready_offsets = None, ()
 
@@ -125,6 +126,52 @@ def test_a_run_writes_its_choice_into_its_options_and_goes_on_with_it(folder):
     again.step(0, 0.1)
     np.testing.assert_array_equal(model.params, group.size * (np.arange(LENGTH) % 100))
     for each in (run, again):
+        each.close()
+
+
+class WideModel(Model):
+    """Three megabytes of gradients, final from these places on."""
+
+    ready_at = (600_000, 300_000, 100_000, 0)
+
+    def __init__(self, group):
+        super().__init__(group, 750_000)
+        self.ready_offsets = self.ready_at
+        self.passes = []
+
+    def a_pass(self, cuts, ready):
+        """Take long with all cuts but the ones of 1 MB; as each rank finds, which must not be one alone."""
+        self.passes.append(cuts)
+        self.grads[:] = 1
+        for lo in cuts:
+            ready(lo, 0.0)
+        time.sleep(0.0 if cuts == (300_000,) else 0.02)
+
+
+@pytest.mark.parametrize("collective", ["auto", "native"])
+def test_the_size_of_buckets_is_measured_and_kept(folder, collective):
+    group = world(1)
+    model = WideModel(group)
+    options = {"collective": collective, "overlap": True}
+    run = AllReduce(**options).bind(group, model, Sum(), None)
+    first = run.cuts
+    assert run.tune(model.a_pass)
+    assert set(model.passes) == {(600_000, 300_000, 100_000), (300_000,), ()}
+    assert (first, run.cuts) == ((300_000,), (300_000,))
+    assert "buckets of 1 MB" in run.said[0]
+    assert run.taken.chosen.bucket == 1 << 20
+    assert run.taken.chosen.ranks == f"{group.size} x 1"
+    assert group.all_gather_objects(run.taken) == [run.taken] * group.size
+    assert not model.grad_buffer.any()
+    chosen = run.taken.chosen.model_copy(update={"bucket": 256 << 10})
+    again = AllReduce(**options, chosen=chosen).bind(group, model, Sum(), None)
+    assert not again.tune(model.a_pass)
+    assert again.cuts == (600_000, 300_000, 100_000)
+    moved = AllReduce(**options, chosen=chosen.model_copy(update={"ranks": "17 x 4"})).bind(group, model, Sum(), None)
+    assert moved.tune(model.a_pass)
+    fixed = AllReduce(**options, bucket="256 kB").bind(group, model, Sum(), None)
+    assert not fixed.tune(model.a_pass)
+    for each in (run, again, moved, fixed):
         each.close()
 
 

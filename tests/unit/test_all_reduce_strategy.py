@@ -167,7 +167,7 @@ def test_the_job_file_names_it():
         "name": "all_reduce",
         "collective": "native",
         "overlap": "auto",
-        "bucket": "1 MB",
+        "bucket": "auto",
     }
     assert part_from(STRATEGIES, "all_reduce", "strategy").collective == "auto"
 

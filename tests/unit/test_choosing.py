@@ -6,6 +6,7 @@ import pytest
 
 from hpctrain.plan.machine import Link, Machine
 from hpctrain.strategies.choosing import ranks_text, window_chunk, worth_trying
+from hpctrain.strategies.tuning import bucket_sizes
 
 
 def cluster(latency_s, gbit):
@@ -37,6 +38,17 @@ def test_chunks_are_small_where_only_the_wire_counts_and_large_where_messages_co
     assert small.chunk_bytes < large.chunk_bytes
     assert window_chunk(adding, range(3), 10**5) < window_chunk(messages, range(3), 10**5)
     assert window_chunk(adding, nodes, 1) == 0
+
+
+def test_buckets_are_tried_that_cut_differently():
+    kb = 256  # floats
+    ready = tuple(part * kb for part in (3000, 2500, 1200, 10, 0))
+    assert bucket_sizes(ready, 3500 * kb) == {
+        256 << 10: (3000 * kb, 2500 * kb, 1200 * kb, 10 * kb),
+        1 << 20: (1200 * kb, 10 * kb),
+        4 * 3500 * kb: (),
+    }
+    assert bucket_sizes((), 100) == {400: ()}, "there is nothing to choose"
 
 
 @pytest.mark.parametrize(

@@ -47,15 +47,22 @@ class Overlapped(Reducer):
     ) -> None:
         self._name = name
         self._collective = collective
-        self._cuts = tuple(cuts)
-        self._starts = (*self._cuts, 0)
-        stops = (len(grad_buffer), *self._cuts)
-        buckets = [grad_buffer[lo:hi] for lo, hi in zip(self._starts, stops, strict=True)]
-        self._work = work or [partial(_sum, collective, bucket) for bucket in buckets]
+        self._buffer = grad_buffer
+        self.cut(cuts)
+        if work is not None:
+            self._work = list(work)
         self._sent = 0
         self._orders: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+
+    def cut(self, cuts: Sequence[int]) -> None:
+        """Begin buckets at other places from now on, each summed as a whole; between steps."""
+        self._cuts = tuple(cuts)
+        self._starts = (*self._cuts, 0)
+        stops = (len(self._buffer), *self._cuts)
+        buckets = [self._buffer[lo:hi] for lo, hi in zip(self._starts, stops, strict=True)]
+        self._work: list[Callable[[int], None]] = [partial(_sum, self._collective, bucket) for bucket in buckets]
 
     @property
     def cuts(self) -> tuple[int, ...]:
