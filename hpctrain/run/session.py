@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import time
@@ -121,9 +122,9 @@ class Session:
 
         def a_pass(cuts: Sequence[int], ready: Callable[[int, float], None]) -> None:
             self.model.cut_at(cuts)
-            self.model.loss_and_grad(batch, 0.0, ready)
+            self.model.loss_and_grad(batch(), 0.0, ready)
 
-        batch = self.model.dummy_batch(self._pass_rows)
+        batch = functools.cache(lambda: self.model.dummy_batch(self._pass_rows))  # made when it is needed
         if self.strategy.tune(a_pass):
             self._take_choices()
 
