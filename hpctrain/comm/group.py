@@ -47,6 +47,7 @@ class Group(ABC):
     nodes: int
     hostname: str
     library: str  # name and version of the MPI library, "none" without one
+    has_threads: bool = True  # whether a second thread may call MPI while the first one does: see `apart`
     ending: Ending | None = None  # of the group of all launched ranks, where they are several
 
     def allocate(self, count: int, dtype: Any = np.float32) -> np.ndarray:
@@ -72,8 +73,8 @@ class Group(ABC):
     def apart(self) -> Group:
         """Return a group of the same ranks for a second thread: collective, a new one each time.
 
-        Its messages are never taken for this group's, and it waits by sleeping between looks, so that the first thread
-        has the core; `hurry` makes it wait as others do.  So do the groups that are made from it.
+        Only where `has_threads`.  Its messages are never taken for this group's, and it waits by sleeping between looks,
+        so that the first thread has the core; `hurry` makes it wait as others do.  So do the groups that are made from it.
         """
 
     def hurry(self, hurried: bool) -> None:  # noqa: B027 - one that never sleeps has nothing to change

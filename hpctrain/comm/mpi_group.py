@@ -57,6 +57,8 @@ class MpiGroup(Group):
         self.size = comm.Get_size()
         self.hostname = socket.gethostname()
         self.library = library_name()
+        # A library may give less than `join` asks for, and whoever has started MPI before may have asked for less.
+        self.has_threads = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
         self._ranks_a_node = ranks_a_node
         self._pace = pace
         self._local: MpiGroup | None = None

@@ -71,9 +71,10 @@ class AllReduce(Strategy):
     def bind(self, group: Group, model: FlatModel, optimizer: Any, clip: Any | None) -> AllReduceRun:
         """Make the run-time object and the optimizer's state."""
         buffer, cuts = model.grad_buffer, None
-        overlaps = group.nodes > 1 if self.overlap == "auto" else self.overlap and group.size > 1
+        # Sums in fixed point leave when all of them are known to fit.
+        overlaps, threads_said = self._overlaps(group) if getattr(model, "fixed", None) is None else (False, [])
         ranks = ranks_text(group.all_gather_objects(group.node))
-        if overlaps and getattr(model, "fixed", None) is None:
+        if overlaps:
             cuts = choose_cuts(model.ready_offsets, len(buffer), self._bucket_bytes(ranks) // buffer.itemsize)
         choice, said, taken = Choice(collective=self.collective, ranks=ranks), [], self
         if self.collective == AUTO and group.size == 1:
@@ -83,10 +84,19 @@ class AllReduce(Strategy):
             taken = self.model_copy(update={"chosen": choice})
         collective = choice.collective, choice.made(group if cuts is None else group.apart())
         run = AllReduceRun(group, self._reducer(*collective, model, cuts), model, optimizer, clip)
-        run.taken, run.said = taken, tuple(said)
+        run.taken, run.said = taken, (*threads_said, *said)
         if self.bucket == AUTO and not self._known_bucket(ranks):
             run.choice = choice
         return run
+
+    def _overlaps(self, group: Group) -> tuple[bool, list[str]]:
+        """Return whether gradients leave during the backward pass, and what to say where they cannot."""
+        wanted = group.nodes > 1 if self.overlap == "auto" else self.overlap and group.size > 1
+        if wanted and not all(group.all_gather_objects(group.has_threads)):
+            return False, [
+                f"{group.library} lets one thread call it at a time: gradients leave after the backward pass"
+            ]
+        return wanted, []
 
     def _known_bucket(self, ranks: str) -> int:
         """Return the bytes of a bucket that were measured when the run began, with ranks where they are now; else 0."""

@@ -118,6 +118,19 @@ def test_one_rank_s_wish_is_everybody_s(collective):
 
 
 @pytest.mark.mpi(min_size=2)
+def test_without_a_second_thread_gradients_leave_after_the_backward_pass(monkeypatch):
+    """Where the MPI library of one rank alone cannot, too: all of them must do the same."""
+    group, model = join(), Model()
+    monkeypatch.setattr(group, "has_threads", group.rank != group.size - 1)
+    run = AllReduce(collective="native", overlap=True, bucket="0.04 kB").bind(group, model, Momentum(), None)
+    assert run.cuts == ()
+    assert run.said == (f"{group.library} lets one thread call it at a time: gradients leave after the backward pass",)
+    model.grads[:] = group.rank + 1
+    run.step(0, LR)
+    np.testing.assert_array_equal(model.grads, group.size * (group.size + 1) / 2)
+
+
+@pytest.mark.mpi(min_size=2)
 def test_what_goes_wrong_while_gradients_are_under_way_is_raised_by_the_step(monkeypatch):
     group, model = join(), Model()
     run = AllReduce(collective="native", overlap=True, bucket="0.04 kB").bind(group, model, Momentum(), None)
