@@ -73,8 +73,8 @@ class Group(ABC):
     def apart(self) -> Group:
         """Return a group of the same ranks for a second thread: collective, a new one each time.
 
-        Only where `has_threads`.  Its messages are never taken for this group's, and it waits by sleeping between looks,
-        so that the first thread has the core; `hurry` makes it wait as others do.  So do the groups that are made from it.
+        Only where `has_threads`.  Its messages are never taken for this group's.  It waits by sleeping between looks so
+        that the first thread has the core; `hurry` makes it wait as others do.  So do the groups that are made from it.
         """
 
     def hurry(self, hurried: bool) -> None:  # noqa: B027 - one that never sleeps has nothing to change
