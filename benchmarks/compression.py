@@ -23,7 +23,8 @@ from hpctrain.job import Job
 from hpctrain.memory import aligned_zeros
 from hpctrain.nn.flat import Layout
 
-SIZES_MB = (2, 16, 64)
+SIZES_MB = (1 / 16, 2, 16, 64, 256)
+DEMANDS_GBPS = {"int8": 4.0}  # encoding and decoding, at any size
 PLAIN = "none"
 
 EXAMPLES = """\
@@ -43,7 +44,9 @@ def arguments() -> argparse.ArgumentParser:
     made = common.parser(__doc__, EXAMPLES)
     kinds = list(COMPRESSIONS)
     made.add_argument("--kinds", nargs="+", choices=kinds, default=kinds, metavar="KIND", help=", ".join(kinds))
-    made.add_argument("--sizes", nargs="+", type=int, default=SIZES_MB, metavar="MB", help="default 2 16 64")
+    made.add_argument(
+        "--sizes", nargs="+", type=float, default=SIZES_MB, metavar="MB", help="default 0.0625 2 16 64 256"
+    )
     made.add_argument("--accuracy", action="store_true", help="train, instead of timing kernels")
     made.add_argument("--mnist", type=Path, metavar="DIR", help="with --accuracy: the folder of mnist-train.h5")
     made.add_argument("--epochs", type=int, help="with --accuracy (default 30 of digits, 5 of MNIST)")
@@ -100,12 +103,12 @@ def speeds(group: Group, args: argparse.Namespace) -> list[Record]:
     records = []
     for name in args.kinds:
         for size in args.sizes:
-            wire = Wire(COMPRESSIONS.get(name)(), size << 18)
-            source, target = wire.source.values, aligned_zeros(size << 18)
+            count = max(1, round(size * 1024)) << 10
+            wire = Wire(COMPRESSIONS.get(name)(), count // 4)
+            source, target = wire.source.values, aligned_zeros(count // 4)
             copy = functools.partial(np.copyto, target, source)
             steps = [common.compare(group, call, copy, args.pairs) for call in (wire.encode, wire.decode)]
             both = common.compare(group, lambda: (wire.encode(), wire.decode()), copy, args.pairs)  # noqa: B023
-            count = size << 20
             facts = {"kind": name, "bytes": count}
             facts |= {"encode_gbps": count / steps[0].ours_s / 1e9, "decode_gbps": count / steps[1].ours_s / 1e9}
             facts |= {"both_gbps": count / both.ours_s / 1e9}
@@ -187,6 +190,7 @@ def main(group: Group, args: argparse.Namespace) -> None:
         "decode GB/s": lambda record: f"{record['decode_gbps']:.1f}",
         "both GB/s": lambda record: f"{record['both_gbps']:.1f}",
         "copy / both": lambda record: f"{record['ratio']:.2f}",
+        "demand GB/s": lambda record: f"{DEMANDS_GBPS[record['kind']]:g}" if record["kind"] in DEMANDS_GBPS else "",
     }
     common.report(group, "encoding and decoding gradients", speeds(group, args), columns, args)
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from hpctrain.compress.base import Coder, Source, TwoShot
 from hpctrain.compress.pieces import total
-from hpctrain.kernels.compression.sparse import DIGITS, SAMPLE, decode_top, encode_top
+from hpctrain.kernels.compression.sparse import LEAST_SAMPLE, SAMPLE, SLACK, STRIPE, decode_top, encode_top
 
 
 class TopK(TwoShot):
@@ -44,12 +44,12 @@ class TopCoder(Coder):
         self._total = total(pieces)
         self._count = min(self._total, max(1, round(ratio * self._total)))
         self.nbytes = 8 * self._count
-        room = min(self._total, 2 * self._count + 1024)
+        room = min(self._total, 2 * self._count + 1024) + SLACK
         self._room = (
             np.zeros(room, np.int32),
             np.zeros(room, np.int32),
-            np.zeros(min(SAMPLE, self._total), np.int32),
-            np.zeros(DIGITS, np.int32),
+            np.zeros(min(max(LEAST_SAMPLE, min(self._total // 64, SAMPLE)), self._total), np.int32),
+            np.zeros(STRIPE // 64, np.uint64),
         )
 
     def views(self, payload: np.ndarray) -> _Payload:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpctrain.kernels.compression.masks import put_signed, signs_of
 from hpctrain.kernels.compression.noise import uniform
 from hpctrain.kernels.jit import kernel
 from hpctrain.kernels.views import merge_in
 
 _ALL_BUT_SIGN, _INFINITE = np.int32(0x7FFFFFFF), np.int32(0x7F800000)
-_SMALLEST = np.float32(1e-30)  # a block that is smaller is zero: the inverse of its scale would not be a float32
+SMALLEST = np.float32(1e-30)  # a block that is smaller is zero: the inverse of its scale would not be a float32
 _NAN = np.float32(np.nan)
 _HALF_MAX = 14  # exponent of the largest number of a block in float16: what rounding makes of it is still below 2^16
 _U1, _U13, _U16 = np.uint32(1), np.uint32(13), np.uint32(16)
@@ -57,40 +56,26 @@ def none_sent(codes):
 
 
 @kernel
-def codes_of_int8(x, codes, stochastic, counter):
-    """q = x / scale, rounded to nearest (ties to even), or floor(x / scale + u), u uniform; scale = max |x| / 127."""
+def codes_of_int8(x, codes, counter):
+    """q = floor(x / scale + u), u uniform in [0, 1); scale = max |x| / 126.999: the largest must not come to 128.
+
+    Rounding to nearest is in `blocks`.
+    """
     merge_in()
     top = largest(x)
     if top >= _INFINITE:
         return all_lost(x, codes)
     size = np.int32(top).view(np.float32)
-    if size < _SMALLEST:
+    if size < SMALLEST:
         return none_sent(codes)
     out = codes.view(np.int8)
-    if stochastic:
-        inverse = np.float32(126.999) / size  # so that the largest plus a number under 1 does not come to 128
-        scale = np.float32(1) / inverse
-        for i in range(x.size):
-            q = np.floor(x[i] * inverse + uniform(np.uint32(counter + np.uint32(i))))
-            out[i] = np.int8(np.int32(q))
-            x[i] -= q * scale
-        return scale
-    inverse = np.float32(127) / size
-    scale = size / np.float32(127)
+    inverse = np.float32(126.999) / size
+    scale = np.float32(1) / inverse
     for i in range(x.size):
-        q = np.rint(x[i] * inverse)
+        q = np.floor(x[i] * inverse + uniform(np.uint32(counter + np.uint32(i))))
         out[i] = np.int8(np.int32(q))
         x[i] -= q * scale
     return scale
-
-
-@kernel
-def numbers_of_int8(codes, scale, out):
-    """out = q scale."""
-    merge_in()
-    given = codes.view(np.int8)
-    for i in range(out.size):
-        out[i] = np.float32(given[i]) * scale
 
 
 @kernel
@@ -101,7 +86,7 @@ def codes_of_int4(x, codes, stochastic, counter):
     if top >= _INFINITE:
         return all_lost(x, codes)
     size = np.int32(top).view(np.float32)
-    if size < _SMALLEST:
+    if size < SMALLEST:
         return none_sent(codes)
     half = codes.size
     first, second = x[:half], x[half:]
@@ -139,33 +124,6 @@ def numbers_of_int4(codes, scale, out):
 
 
 @kernel
-def codes_of_signs(x, codes):
-    """One bit a number, 1 where x >= 0; scale = mean |x| over the block: the nearest of all blocks of +s and -s."""
-    merge_in()
-    total = np.float32(0)
-    for i in range(x.size):
-        total += abs(x[i])
-    scale = total / np.float32(x.size)
-    if not scale < np.inf:
-        return all_lost(x, codes)
-    out = codes.view(np.uint16)
-    for word in range(out.size):
-        out[word] = signs_of(x.ctypes.data + 64 * word)
-    for i in range(x.size):
-        x[i] -= scale if x[i] >= 0 else -scale
-    return scale
-
-
-@kernel
-def numbers_of_signs(codes, scale, out):
-    """out = scale where the bit is 1, else -scale."""
-    merge_in()
-    given = codes.view(np.uint16)
-    for word in range(given.size):
-        put_signed(out.ctypes.data + 64 * word, given[word], scale)
-
-
-@kernel
 def codes_of_float16(x, codes):
     """IEEE 754 binary16 of x / scale, nearest (ties to even); scale a power of two by which the largest is about 2^14.
 
@@ -176,7 +134,7 @@ def codes_of_float16(x, codes):
     if top >= _INFINITE:
         return all_lost(x, codes)
     size = np.int32(top).view(np.float32)
-    if size < _SMALLEST:
+    if size < SMALLEST:
         return none_sent(codes)
     exponent = np.int32(np.int32(top >> 23) - 127)
     shift = np.int32(exponent - _HALF_MAX)

@@ -1,4 +1,4 @@
-"""Sixteen numbers and sixteen bits: comparisons of a vector as a mask, and a mask as a vector.
+"""Many numbers and a bit for each: which of them are large, and where the bits are.
 
 LLVM does not make masks of loops by itself; where the CPU has none it takes them apart.  Addresses need not be aligned.
 """
@@ -6,74 +6,57 @@ LLVM does not make masks of loops by itself; where the CPU has none it takes the
 from __future__ import annotations
 
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba.core import types
 from numba.extending import intrinsic
 
-LANES = 16
-_VECTOR = ir.VectorType(ir.FloatType(), LANES)
-_WORDS = ir.VectorType(ir.IntType(32), LANES)
-_INT32 = ir.IntType(32)
+from hpctrain.kernels.compression.block_vectors import LANES, WORDS, Writer, vectors_of
+
+_INT32, _WORD = ir.IntType(32), ir.IntType(64)
 
 
-def _everywhere(builder, value, kind):  # noqa: ANN001, ANN202 (numba's code generation protocol)
-    """A vector of `value` in every place."""
-    one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(_INT32, 0))
-    return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), ir.Constant(_WORDS, [0] * LANES))
+@intrinsic(prefer_literal=True)
+def mark_large(typingctx, adds, kept, given, factor, limit, masks, count):  # noqa: ANN001, ANN201 (numba's typing protocol)
+    """Store a bit for each number x behind `masks`, 1 where the bits of |x|, as int32, are >= `limit` (int32).
 
-
-def _loaded(builder, address, kind):  # noqa: ANN001, ANN202
-    vector = builder.load(builder.inttoptr(address, kind.as_pointer()), typ=kind)
-    vector.align = 4
-    return vector
-
-
-@intrinsic
-def signs_of(typingctx, address):  # noqa: ANN001, ANN201 (numba's typing protocol)
-    """Return uint16: bit i is 1 where float32 number i behind `address` is >= 0; of NaN it is 0."""
+    x is what `block_vectors.gather` says; `kept`, `given` and `masks` are addresses, `count` a multiple of 32.
+    """
+    is_added = bool(adds.literal_value)
 
     def generate(context, builder, signature, args):  # noqa: ANN001, ANN202
-        mask = builder.fcmp_ordered(">=", _loaded(builder, args[0], _VECTOR), ir.Constant(_VECTOR, [0.0] * LANES))
-        return builder.bitcast(mask, ir.IntType(16))
+        _, kept, given, factor, limit, masks, count = args
+        writer = Writer(builder)
+        factors, limits = writer.splat(factor), writer.splat(limit)
+        all_but_sign = ir.Constant(WORDS, [0x7FFFFFFF] * LANES)
 
-    return types.uint16(types.intp), generate
+        def body(number: ir.Value, which: int) -> None:
+            x = writer.gathered(is_added, kept, given, factors, number)
+            size = builder.and_(builder.bitcast(x, WORDS), all_but_sign)
+            mask = builder.bitcast(builder.icmp_signed(">=", size, limits), ir.IntType(16))
+            writer.store(mask, writer.offset(masks, number, 2), 2)
 
-
-@intrinsic
-def put_signed(typingctx, address, bits, size):  # noqa: ANN001, ANN201
-    """Store `size` (float32) behind `address` for each 1 in the uint16 `bits`, and -size for each 0."""
-
-    def generate(context, builder, signature, args):  # noqa: ANN001, ANN202
-        address, bits, size = args
-        vector = _everywhere(builder, size, _VECTOR)
-        mask = builder.bitcast(bits, ir.VectorType(ir.IntType(1), LANES))
-        chosen = builder.select(mask, vector, builder.fneg(vector))
-        builder.store(chosen, builder.inttoptr(address, _VECTOR.as_pointer())).align = 4
+        vectors_of(writer, count, body)
         return context.get_dummy_value()
 
-    return types.void(types.intp, types.uint16, types.float32), generate
+    words = (types.intp, types.intp, types.float32, types.int32, types.intp, types.intp)
+    return types.void(adds, *words), generate
 
 
 @intrinsic
-def not_below(typingctx, address, limit):  # noqa: ANN001, ANN201
-    """Return uint16: bit i is 1 where the bits of |float32 number i|, as int32, are >= `limit` (int32)."""
+def ones(typingctx, bits):  # noqa: ANN001, ANN201
+    """Return how many bits of a uint64 are 1 (int64)."""
 
     def generate(context, builder, signature, args):  # noqa: ANN001, ANN202
-        bits = _loaded(builder, args[0], _WORDS)
-        magnitude = builder.and_(bits, ir.Constant(_WORDS, [0x7FFFFFFF] * LANES))
-        mask = builder.icmp_signed(">=", magnitude, _everywhere(builder, args[1], _WORDS))
-        return builder.bitcast(mask, ir.IntType(16))
+        return Writer(builder).call("llvm.ctpop.i64", _WORD, args[0])
 
-    return types.uint16(types.intp, types.int32), generate
+    return types.int64(types.uint64), generate
 
 
 @intrinsic
 def lowest_bit(typingctx, bits):  # noqa: ANN001, ANN201
-    """Return the place (int64) of the lowest 1 of a uint16 that is not 0."""
+    """Return the place (int64) of the lowest 1 of a uint64, 0 where there is none."""
 
     def generate(context, builder, signature, args):  # noqa: ANN001, ANN202
-        kind = ir.FunctionType(_INT32, [_INT32, ir.IntType(1)])
-        count = cgutils.get_or_insert_function(builder.module, kind, "llvm.cttz.i32")
-        place = builder.call(count, [builder.zext(args[0], _INT32), ir.Constant(ir.IntType(1), 0)])
-        return builder.zext(place, ir.IntType(64))
+        place = Writer(builder).call("llvm.cttz.i64", _WORD, args[0], ir.Constant(ir.IntType(1), 0))
+        return builder.and_(place, ir.Constant(_WORD, 63))
 
-    return types.int64(types.uint16), generate
+    return types.int64(types.uint64), generate

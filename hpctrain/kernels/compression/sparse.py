@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from hpctrain.kernels.compression.block_vectors import LANES
 from hpctrain.kernels.compression.blocks import ADD, FEEDBACK
-from hpctrain.kernels.compression.masks import LANES, lowest_bit, not_below
+from hpctrain.kernels.compression.masks import lowest_bit, mark_large, ones
 from hpctrain.kernels.jit import kernel
 from hpctrain.kernels.rng import hash64
+from hpctrain.kernels.views import merge_in
 
-DIGITS = 2048  # room to count in: the highest 11 bits of a positive int32, then 10, then 10
-SAMPLE = 16384  # numbers that a limit is guessed from
-_STRIPE = 1024  # numbers at a time, so that what was just added is still in the first-level cache
+SAMPLE = 16384  # numbers that a limit is guessed from, at most
+LEAST_SAMPLE = 4096  # as many at least, or all that there are; between the two a 64th
+_COARSE = 12  # bits of a limit that is guessed need not be more exact than the guess
+SLACK = 4  # candidates are noted four at a time
+STRIPE = 1024  # numbers at a time, so that what was just added is still in the first-level cache
 _ALL_BUT_SIGN, _INFINITE = np.int32(0x7FFFFFFF), np.int32(0x7F800000)
 
 
@@ -25,25 +29,23 @@ def magnitude(number):
 
 
 @kernel
-def kth_largest(bits, k, counts):
-    """Return the k-th largest of the positive int32 `bits`, 1 <= k <= bits.size, by counting digit after digit."""
-    known, mask, shift, width = np.int64(0), np.int64(0), 20, 11
-    left = k
-    for _ in range(3):
-        digits = 1 << width
-        counts[:digits] = 0
+def kth_largest(bits, k, lowest):
+    """Return the k-th largest of the int32 `bits`, their signs left out, 1 <= k <= bits.size.
+
+    The bits below `lowest` are left 0: it is 0 for the exact one.
+
+    Bit after bit from the highest: it is 1 where at least k numbers are as large as what is known with it.  So 31
+    passes, which LLVM vectorises; counting digits takes fewer, but one number at a time.
+    """
+    known = np.int32(0)
+    for bit in range(30, lowest - 1, -1):
+        with_it = np.int32(known | np.int32(1 << bit))
+        reached = np.int32(0)
         for i in range(bits.size):
-            value = np.int64(bits[i])
-            if value & mask == known:
-                counts[(value >> shift) & (digits - 1)] += 1
-        digit = digits - 1
-        while counts[digit] < left:
-            left -= counts[digit]
-            digit -= 1
-        known |= np.int64(digit) << shift
-        mask |= np.int64(digits - 1) << shift
-        shift, width = max(shift - 10, 0), 10
-    return np.int32(known)
+            reached += np.int32(np.int32(bits[i] & _ALL_BUT_SIGN) >= with_it)
+        if reached >= k:
+            known = with_it
+    return known
 
 
 @kernel
@@ -73,26 +75,75 @@ def sampled(values, residual, pieces, total, factor, mode, sample):
 
 
 @kernel
-def limit_of(sample, filled, total, k, counts):
+def limit_of(sample, filled, total, k):
     """Return bits that a little more than k of `total` numbers reach, judged by a sample of them; at least 1.
 
-    Two standard deviations more, so that there are seldom fewer; just k where the sample is everything.
+    Three standard deviations more, so that there are hardly ever fewer; just k where the sample is everything.
     """
     if filled == 0:
         return np.int32(1)
     wanted = min(k, filled)
     if filled < total:
         expected = k * (filled / total)
-        wanted = min(filled, np.int64(expected + 2 * np.sqrt(expected) + 2))
-    return max(np.int32(1), kth_largest(sample[:filled], wanted, counts))
+        wanted = np.int64(expected + 3 * np.sqrt(expected) + 3)
+        if wanted > filled:  # there may be smaller ones than in the sample
+            return np.int32(1)
+    return max(np.int32(1), kth_largest(sample[:filled], wanted, _COARSE if filled < total else 0))
 
 
 @kernel
-def encode_top(values, residual, pieces, total, factor, mode, indices, numbers, found, keys, sample, counts):
+def noted(number, place, found, keys, many):
+    """Note a number and its place as candidate `many`."""
+    merge_in()
+    found[many] = place
+    keys[many] = np.float32(number).view(np.int32)
+
+
+@kernel
+def candidates(values, residual, pieces, factor, mode, limit, found, keys, masks):
+    """Note the places and bits of numbers whose magnitude reaches `limit`; return how many; see `encode_top`."""
+    origin = pieces[0, 0] if pieces.shape[0] else 0
+    feedback = mode & FEEDBACK != 0
+    adds = feedback and mode & ADD != 0
+    source = residual if feedback else values
+    room, many = found.size - SLACK, 0
+    for p in range(pieces.shape[0]):
+        start, stop = pieces[p, 0], pieces[p, 0] + pieces[p, 1]
+        for lo in range(start, stop, STRIPE):
+            count = min(STRIPE, stop - lo)
+            whole = count - count % 64
+            kept, given = source.ctypes.data + 4 * lo, (values if adds else source).ctypes.data + 4 * lo
+            if adds:
+                mark_large(1, kept, given, factor, limit, masks.ctypes.data, whole)
+            else:
+                mark_large(0, kept, given, factor, limit, masks.ctypes.data, whole)
+            for word in range(whole // 64):
+                mask = masks[word]
+                place, end = lo + 64 * word, min(many + ones(mask), room)
+                # Four at a time without asking whether there are as many: what is too much is written over.
+                while many < end:
+                    for i in range(4):
+                        at = place + lowest_bit(mask)
+                        mask &= mask - np.uint64(1)
+                        noted(source[at], at - origin, found, keys, many + i)
+                    many += 4
+                many = end
+            for place in range(lo + whole, lo + count):
+                if adds:
+                    residual[place] = factor * residual[place] + values[place]
+                if magnitude(source[place]) >= limit and many < room:
+                    noted(source[place], place - origin, found, keys, many)
+                    many += 1
+    return many
+
+
+@kernel
+def encode_top(values, residual, pieces, total, factor, mode, indices, numbers, found, keys, sample, masks):
     """Send the largest: indices (k,) int32, numbers (k,) float32.  With FEEDBACK they are taken out of the residual.
 
     total   sum of the pieces' lengths
-    found   (m,) int32 and keys (m,) int32: room for candidates, m >= k; sample (SAMPLE,) and counts (DIGITS,) int32
+    found   (m + SLACK,) int32 and keys, the same: room for m >= k candidates
+    sample  (s,) int32; masks (STRIPE / 64,) uint64
 
     Exactly the k largest, but where the guessed limit let through fewer than k, or more than m: then the first m of
     those in order.  What is left over of `indices` points to the first number with a 0.  Returns how many were sent.
@@ -100,55 +151,28 @@ def encode_top(values, residual, pieces, total, factor, mode, indices, numbers, 
     """
     k = numbers.size
     filled = sampled(values, residual, pieces, total, factor, mode, sample)
-    limit = limit_of(sample, filled, total, k, counts)
+    limit = limit_of(sample, filled, total, k)
     origin = pieces[0, 0] if pieces.shape[0] else 0
-    source = residual if mode & FEEDBACK else values
-    many = 0
-    for p in range(pieces.shape[0]):
-        start, length = pieces[p, 0], pieces[p, 1]
-        for lo in range(start, start + length, _STRIPE):
-            count = min(_STRIPE, start + length - lo)
-            if mode & FEEDBACK and mode & ADD:
-                kept, given = residual[lo : lo + count], values[lo : lo + count]
-                for i in range(count):
-                    kept[i] = factor * kept[i] + given[i]
-            whole = count - count % LANES
-            address = source[lo : lo + count].ctypes.data
-            for at in range(0, whole, LANES):
-                mask = not_below(address + 4 * at, limit)
-                while mask != 0:
-                    place = lo + at + lowest_bit(mask)
-                    mask = np.uint16(mask & np.uint16(mask - np.uint16(1)))
-                    if many < found.size:
-                        found[many] = place - origin
-                        many += 1
-            for place in range(lo + whole, lo + count):
-                if magnitude(source[place]) >= limit and many < found.size:
-                    found[many] = place - origin
-                    many += 1
+    many = candidates(values, residual, pieces, factor, mode, limit, found, keys, masks)
     if many > k:
-        for i in range(many):
-            keys[i] = magnitude(source[origin + found[i]])
-        limit = kth_largest(keys[:many], k, counts)
+        limit = kth_largest(keys[:many], k, 0)
         above = 0
         for i in range(many):
-            above += keys[i] > limit
+            above += np.int32(keys[i] & _ALL_BUT_SIGN) > limit
         equal = k - above  # of those that are as large as the limit, the first
         kept_count = 0
         for i in range(many):
-            take = keys[i] > limit
-            if keys[i] == limit and equal > 0:
-                take, equal = True, equal - 1
-            if take:
-                found[kept_count] = found[i]
-                kept_count += 1
+            size = np.int32(keys[i] & _ALL_BUT_SIGN)
+            is_last = size == limit and equal > 0
+            equal -= is_last
+            found[kept_count], keys[kept_count] = found[i], keys[i]
+            kept_count += size > limit or is_last
         many = k
     for i in range(many):
-        place = origin + found[i]
         indices[i] = found[i]
-        numbers[i] = source[place]
+        numbers[i] = np.int32(keys[i]).view(np.float32)
         if mode & FEEDBACK:
-            residual[place] = 0
+            residual[origin + found[i]] = 0
     for i in range(many, k):
         indices[i] = 0
         numbers[i] = 0
@@ -202,8 +226,8 @@ def encode_places(values, residual, pieces, factor, mode, chosen, numbers):
     top = np.int32(0)
     for p in range(pieces.shape[0]):
         start, length = pieces[p, 0], pieces[p, 1]
-        for lo in range(start, start + length, _STRIPE):
-            count = min(_STRIPE, start + length - lo)
+        for lo in range(start, start + length, STRIPE):
+            count = min(STRIPE, start + length - lo)
             if mode & FEEDBACK:
                 kept, given = residual[lo : lo + count], values[lo : lo + count]
                 for i in range(count):
