@@ -1,7 +1,8 @@
 """Memory that the ranks of a node share: a row of floats for each, and flags by which they wait for each other.
 
 It is a file in the system's memory file system that all ranks map and that has no name any more once they have: it goes
-away with the last process that holds it, however that ends.
+away with the last process that holds it, however that ends.  Each rank claims the memory of its own row, which the
+system then takes from the part that is near to the rank's processor.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def share(group: Group, count: int) -> np.ndarray:
     """
     size = group.size * _stride(count) + _PAGE_BYTES * -(-8 * LINE * group.size // _PAGE_BYTES)
     with _passed_round(group, size) as path, group.agreed():
-        made = SharedRows(_mapped(path, size), group.size, count)
+        made = SharedRows(_mapped(path, size, _own_ranges(group, count, size)), group.size, count)
     own = made.rows[group.rank, :count]
     address = own.ctypes.data
     _shared[address] = made
@@ -103,24 +104,40 @@ def _made(size: int) -> str:
     try:
         number, path = tempfile.mkstemp(prefix="hpctrain-", dir=_FOLDER if _FOLDER.is_dir() else None)
         try:
-            os.posix_fallocate(number, 0, size)  # a file system that is full says so here, and not by a signal later
+            os.ftruncate(number, size)
         except OSError:
             os.unlink(path)
             raise
         finally:
             os.close(number)
     except OSError as error:
-        raise UserError(
-            f"there is not enough shared memory on this node for {size / 1e6:,.0f} MB",
-            found=f"{_FOLDER}: {error.strerror}",
-            hint='take strategy.collective = "native", or give the container more (docker run --shm-size)',
-        ) from None
+        raise _too_little(size, error) from None
     return path
 
 
-def _mapped(path: str, size: int) -> mmap.mmap:
+def _own_ranges(group: Group, count: int, size: int) -> list[tuple[int, int]]:
+    """Return the bytes that a rank claims: its row; the first one also what stands behind the rows."""
+    stride = _stride(count)
+    ranges = [(group.rank * stride, (group.rank + 1) * stride)]
+    return ranges if group.rank else [*ranges, (group.size * stride, size)]
+
+
+def _mapped(path: str, size: int, claimed: list[tuple[int, int]]) -> mmap.mmap:
     try:
         with open(path, "r+b") as file:
+            try:
+                for start, stop in claimed:  # a file system that is full says so here, and not by a signal later
+                    os.posix_fallocate(file.fileno(), start, stop - start)
+            except OSError as error:
+                raise _too_little(size, error) from None
             return mmap.mmap(file.fileno(), size)
     except OSError as error:
         raise UserError("shared memory cannot be mapped", found=f"{path}: {error.strerror}") from None
+
+
+def _too_little(size: int, error: OSError) -> UserError:
+    return UserError(
+        f"there is not enough shared memory on this node for {size / 1e6:,.0f} MB",
+        found=f"{_FOLDER}: {error.strerror}",
+        hint='take strategy.collective = "native", or give the container more (docker run --shm-size)',
+    )

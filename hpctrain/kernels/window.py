@@ -95,6 +95,27 @@ def add_rows(rows: np.ndarray, size: int, lo: int, hi: int, first: int, last: in
 
 
 @kernel
+def add_chosen(rows: np.ndarray, given: np.ndarray, to: np.ndarray, lo: int, hi: int, scratch: np.ndarray) -> None:
+    """rows[q, i] = sum over p in given of rows[p, i], for lo <= i < hi and q in to; scratch (BLOCK,) of rows' type.
+
+    given, to  int64: numbers of rows; the sum is taken in the order of `given`
+    """
+    for start in range(lo, hi, BLOCK):
+        count = min(BLOCK, hi - start)
+        values = rows[given[0], start : start + count]
+        for i in range(count):
+            scratch[i] = values[i]
+        for place in range(1, given.size):
+            values = rows[given[place], start : start + count]
+            for i in range(count):
+                scratch[i] += values[i]
+        for place in range(to.size):
+            out = rows[to[place], start : start + count]
+            for i in range(count):
+                out[i] = scratch[i]
+
+
+@kernel
 def sum_rows(
     rows: np.ndarray,
     flags: np.ndarray,

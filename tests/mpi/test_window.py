@@ -49,6 +49,28 @@ def test_the_sum_over_nodes_of_any_size(group, is_shared, leader):
             np.testing.assert_array_equal(buffer, total(group.size, length))
 
 
+@pytest.mark.mpi(min_size=4)
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_ranks_on_several_numa_nodes_sum_in_two_levels(monkeypatch, dtype):
+    """As if ranks 0, 2, ... were bound to one NUMA node and 1, 3, ... to another."""
+    from mpi4py import MPI
+
+    world = join()
+    even = world.size // 2 * 2
+    part = MPI.COMM_WORLD.Split(int(world.rank < even), world.rank)
+    group = MpiGroup(part)
+    monkeypatch.setattr("hpctrain.comm.collectives.window.own_place", lambda: group.rank % 2)
+    collective = WindowCollective(group)
+    assert (collective._hoods is None) == (world.rank >= even)
+    for length in (1000, 70_001, 20_000):  # short ones in one level
+        for buffer in (collective.allocate(group, length), np.empty(length, np.float32)):
+            numbers = buffer.view(dtype)
+            for _ in range(2):
+                numbers[:] = mine(group.rank, length)
+                collective.all_reduce(numbers)
+                np.testing.assert_array_equal(numbers, total(group.size, length))
+
+
 def test_the_scratch_between_nodes_is_what_was_said_of_it(group):
     collective, length = WindowCollective(group), 300_000
     buffer = collective.allocate(group, length)

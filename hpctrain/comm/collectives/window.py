@@ -13,12 +13,14 @@ from hpctrain.comm.collectives.between import BetweenNodes
 from hpctrain.comm.group import Group
 from hpctrain.comm.schedule import part_bounds
 from hpctrain.comm.shared_memory import SharedRows, share, shared_rows
+from hpctrain.comm.topology import Share, neighbourhoods, own_place, share_of
 from hpctrain.errors import UserError
 from hpctrain.kernels.reduce import add_into
-from hpctrain.kernels.window import BLOCK, LINE, YIELDS, add_rows, copy_row, meet, spread_row, sum_rows
+from hpctrain.kernels.window import BLOCK, LINE, YIELDS, add_chosen, add_rows, copy_row, meet, spread_row, sum_rows
 
 _SPINS = 2000  # looks at a flag before a rank gives its core away, where each has one
 _ASLEEP = -YIELDS
+_LONG = 1 << 14  # floats
 
 
 class WindowCollective(Collective):
@@ -28,6 +30,9 @@ class WindowCollective(Collective):
     what is done in everybody's buffer: a node sends each byte once, however many ranks it holds.  Where nodes hold
     different numbers of ranks, or a `leader` is asked for, the first rank of each sends everything.  Buffers that
     `allocate` made are used where they are; others are copied in and out.
+
+    On one node whose ranks are bound to several NUMA nodes, as many to each, long buffers are summed in two levels: the
+    ranks of a NUMA node add up their rows, and those sums cross to the others once, in place of every rank's row.
     """
 
     def __init__(self, group: Group, chunk_bytes: int | None = None, leader: bool = False) -> None:
@@ -40,8 +45,11 @@ class WindowCollective(Collective):
         self._between = None if others is None else BetweenNodes(others, chunk_bytes)
         crowded = self._local.size > (os.cpu_count() or 1)
         self._spins = _ASLEEP if group.sleeps else 0 if crowded else _SPINS
+        self._hoods = neighbourhoods(self._local.all_gather_objects(own_place())) if group.nodes == 1 else None
         self._scratch = group.allocate(BLOCK)
         self._place = (self._local.rank, self._local.size)
+        self._own_row = np.array([self._local.rank])
+        self._share: tuple[int, Share, np.ndarray, np.ndarray] | None = None  # of the last long buffer
         self._copied_into: np.ndarray | None = None
         self._known: np.ndarray | None = None  # the last buffer, whether it is shared, and this rank's part of it
         self._shared: SharedRows | None = None
@@ -66,7 +74,7 @@ class WindowCollective(Collective):
         """Replace the buffer by the sum over all ranks."""
         if buffer is not self._known:
             self._look_at(buffer)
-        if self._shared is None:
+        if self._shared is None or self._is_near(len(buffer)):
             self._run(buffer, self._sum)
             return
         shared = self._shared
@@ -151,6 +159,9 @@ class WindowCollective(Collective):
         rank, size = self._local.rank, self._local.size
         bounds = part_bounds(length, size)
         lo, hi = bounds[rank], bounds[rank + 1]
+        if self._is_near(length):
+            self._sum_near(shared, length)
+            return
         if self.group.nodes == 1:
             self._add(shared, lo, hi, 0, size)
             return
@@ -169,6 +180,22 @@ class WindowCollective(Collective):
         if rank:
             copy_row(shared.rows, 0, rank, 0, length)
 
+    def _is_near(self, length: int) -> bool:
+        """Whether a buffer is summed in two levels: long enough for two more meetings."""
+        return self._hoods is not None and length >= _LONG
+
+    def _sum_near(self, shared: SharedRows, length: int) -> None:
+        if self._share is None or self._share[0] != length:
+            share = share_of(self._local.rank, self._hoods, length)
+            self._share = (length, share, *(np.array(ranks, np.int64) for ranks in (share.near, share.peers)))
+        _, share, near, peers = self._share
+        rows, own = shared.rows.view(self._scratch.dtype), self._own_row
+        add_chosen(rows, near, own, *share.part, self._scratch)
+        self._meet(shared)
+        add_chosen(rows, peers, peers, *share.piece, self._scratch)
+        self._meet(shared)
+        add_chosen(rows, own, near, *share.part, self._scratch)
+
     def _copy_parts(self, shared: SharedRows, length: int) -> None:
         rank, size = self._local.rank, self._local.size
         bounds = part_bounds(length, size)
@@ -185,4 +212,6 @@ class WindowCollective(Collective):
         rows, scratch = rows.view(dtype), np.zeros(BLOCK, dtype)
         sum_rows(rows, flags, 0, 1, 2, self._spins, 0, 16, scratch, 0)
         add_rows(rows, 2, 0, 16, 0, 2, scratch)
+        if self._hoods is not None:
+            add_chosen(rows, np.arange(2), np.arange(2), 0, 16, scratch)
         add_into(rows[0], rows[1])
