@@ -28,7 +28,9 @@ class Link:
         """Return the seconds of a message of `size` bytes; beyond the largest that was measured by the last rate."""
         place = min(max(bisect_left(self.sizes, size), 1), len(self.sizes) - 1)
         (left, right), (before, after) = self.sizes[place - 1 : place + 1], self.seconds[place - 1 : place + 1]
-        return max(before + (after - before) * (size - left) / (right - left), self.seconds[0])
+        # Where a link saves up time, short messages may have been measured with what was left over.
+        least = size * self.byte_s if self.burst_s else 0.0
+        return max(before + (after - before) * (size - left) / (right - left), self.seconds[0], least)
 
     @property
     def byte_s(self) -> float:

@@ -109,6 +109,13 @@ def test_a_link_that_has_rested_lets_some_bytes_through_at_once(burst_s):
     assert price(behind, [0, 1], machine) == pytest.approx(LATENCY + 2 * 5000 * BYTE_S), "it has not rested"
 
 
+def test_a_short_message_is_not_quicker_than_the_rate_because_of_what_the_link_had_saved_up():
+    link = Link((64, 10_000, 20_000), (1e-5, 2e-5, 1e-4), burst_s=1e-3)
+    assert link.time(10_000) == link.busy(10_000) == pytest.approx(10_000 * 8e-9)
+    assert replace(link, burst_s=0.0).time(10_000) == 2e-5
+    assert link.time(64) == 1e-5
+
+
 def test_a_rank_that_has_waited_goes_on_late():
     there = [([send(1, 1000)], []), ([], [receive(0, 1000)])]
     late = replace(MACHINE, wake_s=1e-3)
