@@ -98,7 +98,8 @@ def test_the_same_job_again_takes_a_fresh_folder_and_gives_the_same_weights(two_
 def test_resolved_job_runs_again(two_ranks: Run, tmp_path: Path) -> None:
     run_dir = two_ranks.folder
     resolved = tomllib.loads((run_dir / "job.toml").read_text())
-    assert resolved["strategy"]["chosen"] == {"collective": "window", "chunk_bytes": 0, "ranks": "1 x 2"}
+    chosen = {"collective": "window", "chunk_bytes": 0, "leader": False, "bucket": 0, "ranks": "1 x 2"}
+    assert resolved["strategy"]["chosen"] == chosen
     assert resolved.keys() >= {"data", "model", "loss", "metrics", "optimizer", "schedule", "strategy", "run"}
     done = hpctrain(2, "train", run_dir / "job.toml", "--run-dir", tmp_path / "again", cwd=tmp_path)
     assert done.returncode == 0, done.output
