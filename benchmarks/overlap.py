@@ -74,12 +74,15 @@ class Stepper:
         self.index = index
         model.tail[WEIGHT], model.tail[ROWS] = batch.weight.sum(dtype="f8"), batch.rows
         self.told.clear()
-        model.tail[LOSS] = model.loss_and_grad(batch, beta=0.0, ready=self._ready)
+        loss = model.loss_and_grad(batch, beta=0.0, ready=self._ready)
+        if len(self.told) == 0:  # else it has left
+            model.tail[LOSS] = loss
         self.told.append((0, time.perf_counter()))
         self.strategy.step(index, self.optimizer.lr)
 
     def _ready(self, lo: int, loss: float) -> None:
-        self.model.tail[LOSS] = loss
+        if len(self.told) == 0:  # it goes with the first gradients
+            self.model.tail[LOSS] = loss
         self.told.append((lo, time.perf_counter()))
         self.strategy.ready(lo, self.index)
 

@@ -42,9 +42,17 @@ def command(hosts: Hosts, python: str | Path, ranks_a_host: int, *args: str | Pa
 
 def environment(hosts: Hosts, python: str | Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment to run `command` in: `base` (this process's), with what the library needs."""
+    return _environment(python, base) | hosts.environment
+
+
+def local_environment(python: str | Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment to run the mpirun beside `python` in, on this machine, with any number of ranks."""
+    return _environment(python, base) | {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+
+
+def _environment(python: str | Path, base: Mapping[str, str] | None) -> dict[str, str]:
     given = os.environ if base is None else base
-    env = {name: value for name, value in given.items() if not name.startswith(_LAUNCHER_VARIABLES)}
-    env |= _OPEN_MPI | hosts.environment
+    env = {name: value for name, value in given.items() if not name.startswith(_LAUNCHER_VARIABLES)} | _OPEN_MPI
     env["PATH"] = os.pathsep.join([str(Path(python).parent), env.get("PATH", os.defpath)])
     return env
 

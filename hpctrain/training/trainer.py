@@ -80,6 +80,7 @@ class Trainer:
     trained_rows: int = 0  # examples of all ranks in those steps
     reduce_s: float = 0.0  # of it, the time until gradients were summed, where it was not hidden
     _loss_sum: float = 0.0  # of the passes of this step that are done
+    _loss_has_left: bool = False  # with the first of this step's gradients
     _weights: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)  # room for a batch's weights
     _current_step: int = 0  # counted from 1, for the message of a fault
     _saved_step: int = -1
@@ -163,7 +164,7 @@ class Trainer:
             return 0.0
         if model.meets and batch.rows > size:
             raise AssertionError(f"{batch.rows} rows in passes of {size}, where every rank must make one pass")
-        self._loss_sum = 0.0
+        self._loss_sum, self._loss_has_left = 0.0, False
         # A rank without rows makes a pass, too, where the others would wait for it.
         for lo in range(0, max(batch.rows, int(model.meets)), size):
             part = batch if size >= batch.rows else batch.slice(lo, lo + size)
@@ -175,9 +176,12 @@ class Trainer:
     def _ready(self, lo: int, loss: float) -> None:
         """Let gradients go that are final; the tail goes with the first of them, the loss included."""
         self._tell_loss(self._loss_sum + loss)
+        self._loss_has_left = True
         self.strategy.ready(lo, self.progress.step)
 
     def _tell_loss(self, loss_sum: float) -> None:
+        if self._loss_has_left:  # the sum over the ranks may stand there already
+            return
         with np.errstate(over="ignore"):  # a loss beyond float32 is shown as infinite
             self.model.tail[flat.LOSS] = loss_sum
 

@@ -63,6 +63,17 @@ def test_hdf5_read_compares_with_the_page_cache(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["records.json"]
 
 
+def test_worlds_of_unequal_data_come_to_their_end(tmp_path):
+    file, script = tmp_path / "records.json", ROOT / "benchmarks" / "unequal_worlds.py"
+    done = mpirun(3, script, "--compressions", "int8", "--steps", "60", "--json", file, timeout=90)
+    assert done.returncode == 0, done.output
+    plain, packed = json.loads(file.read_text())
+    assert (plain["compression"], packed["compression"], packed["ranks"]) == ("none", "int8", 3)
+    assert packed["buckets"] > 1
+    assert packed["same_bits"]
+    assert packed["last_loss"] < 0.7 * packed["first_loss"]
+
+
 def test_help_teaches_by_example():
     done = mpirun(2, SCRIPT, "--help", timeout=60)
     assert done.returncode == 0

@@ -1,14 +1,18 @@
 """A backward pass tells where gradients are final: what it hands out early is what stands there at its end."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from hpctrain.batch import Batch
+from hpctrain.comm.single_group import SingleGroup
 from hpctrain.nn import LAYERS, flat
 from hpctrain.nn.losses import SoftmaxCrossEntropy
 from hpctrain.nn.model import Model
 from hpctrain.options import part_from
 from hpctrain.strategies.reducers.overlapped import choose_cuts
+from hpctrain.training.trainer import Trainer
 
 NETWORKS = {
     "dense": ([{"type": "dense", "units": 24}, "relu", {"type": "dense", "units": 17}, "tanh"], (6,)),
@@ -89,3 +93,21 @@ def test_without_a_listener_cuts_change_nothing():
 )
 def test_buckets_have_the_size_that_was_asked_for_or_more(ready, size, bucket, cuts):
     assert choose_cuts(ready, size, bucket) == cuts
+
+
+def test_nothing_is_written_to_what_has_left():
+    """Where the last gradients are still computed, the loss of all ranks may stand in the tail already."""
+    model, seen = model_of("dense"), []
+    model.cut_at(model.ready_offsets[:-1])
+
+    def ready(lo, step):
+        seen.append(float(model.tail[flat.LOSS]))
+        model.tail[flat.LOSS] = 1234.0  # the sum over the ranks
+
+    strategy = SimpleNamespace(cuts=model.ready_offsets[:-1], ready=ready)
+    trainer = Trainer(SingleGroup(), model, strategy, None, None, 1, None, SimpleNamespace(requested=None))
+    batch = batch_for(model)
+    loss = trainer._sum_gradients(batch, 7.0)
+    assert loss == model_of("dense").loss_and_grad(batch, 0.0)
+    assert seen == [pytest.approx(loss, rel=1e-6), 1234.0]
+    assert model.tail[flat.LOSS] == 1234.0
