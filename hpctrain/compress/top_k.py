@@ -50,6 +50,7 @@ class TopCoder(Coder):
             np.zeros(room, np.int32),
             np.zeros(min(max(LEAST_SAMPLE, min(self._total // 64, SAMPLE)), self._total), np.int32),
             np.zeros(STRIPE // 64, np.uint64),
+            np.zeros(STRIPE, np.float32),
         )
 
     def views(self, payload: np.ndarray) -> _Payload:

@@ -11,7 +11,7 @@ from hpctrain.compress.one_bit import OneBit
 from hpctrain.compress.pieces import total, units
 from hpctrain.compress.top_k import TopK
 from hpctrain.kernels.compression.blocks import STREAM_FROM
-from hpctrain.kernels.compression.sparse import kth_largest
+from hpctrain.kernels.compression.sparse import clear, kth_largest
 from hpctrain.memory import aligned_zeros
 
 # Pieces (start, length): whole stripes of blocks and a short last block, a single short block, an odd start.
@@ -109,6 +109,17 @@ def test_large_gradients_decode_as_small_ones(compression) -> None:
     coder.decode(views, moved, False)
     np.testing.assert_array_equal(aligned[:block], moved[:block])
     np.testing.assert_array_equal(aligned[4096 : 4096 + block], moved[:block])
+
+
+def test_large_gradients_are_cleared() -> None:
+    pieces = np.array([(5, STREAM_FROM, 0), (STREAM_FROM + 40, 1001, 0), (STREAM_FROM + 1100, 3, 0)], np.int64)
+    out = aligned_zeros(STREAM_FROM + 1200)
+    out[:] = 1
+    clear(pieces, out)
+    inside = np.zeros(out.size, bool)
+    for start, length, _ in pieces:
+        inside[start : start + length] = True
+    np.testing.assert_array_equal(out, np.where(inside, 0, 1))
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])

@@ -62,17 +62,6 @@ class Writer:
         """|x|."""
         return self.call(f"llvm.fabs.v{LANES}f32", VECTOR, x)
 
-    def gathered(
-        self, is_added: bool, kept: ir.Value, given: ir.Value, factors: ir.Value, number: ir.Value
-    ) -> ir.Value:
-        """Vector `number` of `given`, or where `is_added` factor kept + given, which is stored in `kept`."""
-        x = self.load(self.offset(given, number, 64))
-        if is_added:
-            to = self.offset(kept, number, 64)
-            x = self.multiply_add(factors, self.load(to), x)
-            self.store(x, to)
-        return x
-
     def offset(self, address: ir.Value, index: ir.Value, size: int) -> ir.Value:
         """The address of a vector of `size` bytes."""
         return self.builder.add(address, self.builder.mul(index, ir.Constant(_WORD, size)))
@@ -103,7 +92,11 @@ def gather(typingctx, adds, which, kept, given, factor, count):  # noqa: ANN001,
         totals = [cgutils.alloca_once_value(builder, ir.Constant(kind, [0] * LANES)) for _ in range(2)]
 
         def body(number: ir.Value, which: int) -> None:
-            x = writer.gathered(is_added, kept, given, everywhere, number)
+            x = writer.load(writer.offset(given, number, 64))
+            if is_added:
+                at = writer.offset(kept, number, 64)
+                x = writer.multiply_add(everywhere, writer.load(at), x)
+                writer.store(x, at)
             total = builder.load(totals[which], typ=kind)
             size = writer.absolute(x)
             if is_sum:
@@ -223,6 +216,19 @@ def read_signs(typingctx, streams, codes, scale, out, count):  # noqa: ANN001, A
         return context.get_dummy_value()
 
     return types.void(streams, types.intp, types.float32, types.intp, types.intp), generate
+
+
+@intrinsic
+def stream_zeros(typingctx, out, count):  # noqa: ANN001, ANN201
+    """out = 0 past the caches; `out` at a multiple of 64 bytes."""
+
+    def generate(context, builder, signature, args):  # noqa: ANN001, ANN202
+        out, count = args
+        writer, zeros = Writer(builder), ir.Constant(VECTOR, [0.0] * LANES)
+        vectors_of(writer, count, lambda number, which: writer.stream(zeros, writer.offset(out, number, 64)))
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp), generate
 
 
 @intrinsic

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpctrain.kernels.compression.block_vectors import LANES
-from hpctrain.kernels.compression.blocks import ADD, FEEDBACK
-from hpctrain.kernels.compression.masks import lowest_bit, mark_large, ones
+from hpctrain.kernels.compression.block_vectors import LANES, settle_streams, stream_zeros
+from hpctrain.kernels.compression.blocks import ADD, FEEDBACK, STREAM_FROM
+from hpctrain.kernels.compression.masks import lowest_bit, ones, take_large
 from hpctrain.kernels.jit import kernel
 from hpctrain.kernels.rng import hash64
 from hpctrain.kernels.views import merge_in
@@ -100,8 +100,11 @@ def noted(number, place, found, keys, many):
 
 
 @kernel
-def candidates(values, residual, pieces, factor, mode, limit, found, keys, masks):
-    """Note the places and bits of numbers whose magnitude reaches `limit`; return how many; see `encode_top`."""
+def candidates(values, residual, pieces, factor, mode, limit, found, keys, masks, taken):
+    """Note the places and bits of numbers whose magnitude reaches `limit`; return how many; see `encode_top`.
+
+    With FEEDBACK they are taken out of the residual: while it is at hand.
+    """
     origin = pieces[0, 0] if pieces.shape[0] else 0
     feedback = mode & FEEDBACK != 0
     adds = feedback and mode & ADD != 0
@@ -113,19 +116,32 @@ def candidates(values, residual, pieces, factor, mode, limit, found, keys, masks
             count = min(STRIPE, stop - lo)
             whole = count - count % 64
             kept, given = source.ctypes.data + 4 * lo, (values if adds else source).ctypes.data + 4 * lo
+            to, copy = masks.ctypes.data, taken.ctypes.data
             if adds:
-                mark_large(1, kept, given, factor, limit, masks.ctypes.data, whole)
+                take_large(1, 1, kept, given, factor, limit, to, copy, whole)
+            elif feedback:
+                take_large(0, 1, kept, given, factor, limit, to, copy, whole)
             else:
-                mark_large(0, kept, given, factor, limit, masks.ctypes.data, whole)
+                take_large(0, 0, kept, given, factor, limit, to, copy, whole)
             for word in range(whole // 64):
                 mask = masks[word]
-                place, end = lo + 64 * word, min(many + ones(mask), room)
+                base, end = 64 * word, many + ones(mask)
+                if end > room:  # no more: they stay where they were
+                    while mask != 0:
+                        i = base + lowest_bit(mask)
+                        mask &= mask - np.uint64(1)
+                        if many < room:
+                            noted(taken[i], lo + i - origin, found, keys, many)
+                            many += 1
+                        elif feedback:
+                            residual[lo + i] = taken[i]
+                    continue
                 # Four at a time without asking whether there are as many: what is too much is written over.
                 while many < end:
-                    for i in range(4):
-                        at = place + lowest_bit(mask)
+                    for j in range(4):
+                        i = base + lowest_bit(mask)
                         mask &= mask - np.uint64(1)
-                        noted(source[at], at - origin, found, keys, many + i)
+                        noted(taken[i], lo + i - origin, found, keys, many + j)
                     many += 4
                 many = end
             for place in range(lo + whole, lo + count):
@@ -134,16 +150,18 @@ def candidates(values, residual, pieces, factor, mode, limit, found, keys, masks
                 if magnitude(source[place]) >= limit and many < room:
                     noted(source[place], place - origin, found, keys, many)
                     many += 1
+                    if feedback:
+                        residual[place] = 0
     return many
 
 
 @kernel
-def encode_top(values, residual, pieces, total, factor, mode, indices, numbers, found, keys, sample, masks):
+def encode_top(values, residual, pieces, total, factor, mode, indices, numbers, found, keys, sample, masks, taken):
     """Send the largest: indices (k,) int32, numbers (k,) float32.  With FEEDBACK they are taken out of the residual.
 
     total   sum of the pieces' lengths
     found   (m + SLACK,) int32 and keys, the same: room for m >= k candidates
-    sample  (s,) int32; masks (STRIPE / 64,) uint64
+    sample  (s,) int32; masks (STRIPE / 64,) uint64; taken (STRIPE,) float32
 
     Exactly the k largest, but where the guessed limit let through fewer than k, or more than m: then the first m of
     those in order.  What is left over of `indices` points to the first number with a 0.  Returns how many were sent.
@@ -153,7 +171,7 @@ def encode_top(values, residual, pieces, total, factor, mode, indices, numbers, 
     filled = sampled(values, residual, pieces, total, factor, mode, sample)
     limit = limit_of(sample, filled, total, k)
     origin = pieces[0, 0] if pieces.shape[0] else 0
-    many = candidates(values, residual, pieces, factor, mode, limit, found, keys, masks)
+    many = candidates(values, residual, pieces, factor, mode, limit, found, keys, masks, taken)
     if many > k:
         limit = kth_largest(keys[:many], k, 0)
         above = 0
@@ -165,14 +183,16 @@ def encode_top(values, residual, pieces, total, factor, mode, indices, numbers, 
             size = np.int32(keys[i] & _ALL_BUT_SIGN)
             is_last = size == limit and equal > 0
             equal -= is_last
-            found[kept_count], keys[kept_count] = found[i], keys[i]
-            kept_count += size > limit or is_last
+            place, key = found[i], keys[i]
+            if size > limit or is_last:
+                found[kept_count], keys[kept_count] = place, key
+                kept_count += 1
+            elif mode & FEEDBACK:
+                residual[origin + place] = np.int32(key).view(np.float32)
         many = k
     for i in range(many):
         indices[i] = found[i]
         numbers[i] = np.int32(keys[i]).view(np.float32)
-        if mode & FEEDBACK:
-            residual[origin + found[i]] = 0
     for i in range(many, k):
         indices[i] = 0
         numbers[i] = 0
@@ -181,12 +201,22 @@ def encode_top(values, residual, pieces, total, factor, mode, indices, numbers, 
 
 @kernel
 def clear(pieces, out):
-    """out = 0 in the pieces."""
+    """out = 0 in the pieces; past the caches where they are more than those hold."""
+    total = 0
     for p in range(pieces.shape[0]):
-        start, length = pieces[p, 0], pieces[p, 1]
-        part = out[start : start + length]
-        for i in range(length):
-            part[i] = 0
+        total += pieces[p, 1]
+    for p in range(pieces.shape[0]):
+        start, stop = pieces[p, 0], pieces[p, 0] + pieces[p, 1]
+        if total >= STREAM_FROM and out.ctypes.data % 64 == 0:
+            lo = min(start + -start % 32, stop)
+            hi = stop - (stop - lo) % 32
+            stream_zeros(out.ctypes.data + 4 * lo, hi - lo)
+            out[start:lo] = 0
+            out[hi:stop] = 0
+        else:
+            out[start:stop] = 0
+    if total >= STREAM_FROM:
+        settle_streams()
 
 
 @kernel
