@@ -11,7 +11,7 @@ from hpctrain.comm.collectives import COLLECTIVES
 from hpctrain.comm.collectives.choice import allocate
 from hpctrain.comm.mpi_group import MpiGroup
 from hpctrain.nn.flat import TAIL, WEIGHT
-from hpctrain.strategies import choosing, known_clusters
+from hpctrain.strategies import choosing, known_clusters, tuning
 from hpctrain.strategies.all_reduce import AllReduce
 from hpctrain.strategies.choosing import Choice, choose
 from hpctrain.strategies.known_clusters import Candidate
@@ -149,7 +149,8 @@ class WideModel(Model):
 
 
 @pytest.mark.parametrize("collective", ["auto", "native"])
-def test_the_size_of_buckets_is_measured_and_kept(folder, collective):
+def test_the_size_of_buckets_is_measured_and_kept(folder, collective, monkeypatch):
+    monkeypatch.setattr(tuning, "_MOST_ROUNDS", 1)
     group = world(1)
     model = WideModel(group)
     options = {"collective": collective, "overlap": True}
