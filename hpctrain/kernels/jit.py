@@ -34,6 +34,8 @@ from numba.core.ccallback import CFunc
 from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
 from numba.core.runtime import _nrt_python
 
+from hpctrain.kernels.cpu import has_matrix_unit
+
 # Reductions may be reordered and vectorised; NaN and infinity keep their meaning.
 FASTMATH = frozenset({"reassoc", "contract", "nsz", "arcp"})
 
@@ -154,7 +156,8 @@ def cache_dir() -> Path:
 def source_hash() -> str:
     """Hash every kernel's source with the versions and the CPU that the compiled code depends on."""
     digest = hashlib.sha256()
-    for item in (numba.__version__, llvmlite.__version__, llvmlite.binding.get_host_cpu_name(), _cpu_features()):
+    versions = numba.__version__, llvmlite.__version__
+    for item in (*versions, llvmlite.binding.get_host_cpu_name(), _cpu_features(), str(has_matrix_unit())):
         digest.update(item.encode() + b"\0")
     root = Path(__file__).parent
     for path in sorted(root.rglob("*.py")):

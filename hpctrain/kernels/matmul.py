@@ -3,7 +3,8 @@
 The rule: float64 (checks of gradients) goes to BLAS; float32 goes through register tiles, which are ahead of OpenBLAS
 for every shape of a dense layer that was measured, need no second pass for bias and ReLU, and take each element's sum
 in an order that depends on k alone: in forward passes and input gradients, a row has the same bits whatever rows stand
-beside it.  A single column goes without tiles (`single_column.py`).
+beside it.  A single column goes without tiles (`single_column.py`).  Where the CPU has a matrix unit, large products go
+there (`matmul_split.py`): in forward passes and input gradients n and k decide, never the number of rows.
 
 Blocking (after Goto & van de Geijn, ACM TOMS 34, 2008): k in blocks of at most K_BLOCK, so that a panel of B (a k block
 x 32 columns) stays in L1; a panel is packed where it is transposed, or used often enough to pay.  Tiles of 12 or 8 rows
@@ -18,6 +19,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
+from hpctrain.kernels.cpu import has_matrix_unit
 from hpctrain.kernels.gemm import gemm
 from hpctrain.kernels.jit import kernel
 from hpctrain.kernels.microkernel import ADD, BIAS, LANES, RELU, emit_tile
@@ -31,6 +33,10 @@ FLAT_DEPTH = 32  # products of a result up to which C is written row by row
 PACK_B_FROM_ROWS = 48  # packing a panel costs about as much as 4 rows of products
 PACK_A_FROM_STRIDE = 256
 PACK_A_FROM_COLUMNS, PACK_TRANSPOSED_A_FROM_COLUMNS = 256, 128
+# Of B's elements, from which on the matrix unit is used.  It is 1.5 times as fast from 128 rows up, on a par at 32 and
+# behind below (B's elements are split for few uses); networks of smaller layers are often trained in small batches.
+SPLIT_FROM_ELEMENTS = 32768
+SPLIT_MOST_PADDING = 1.25
 
 _PANELS_FLOATS = GROUP * K_BLOCK * PANEL
 _TILES_FLOATS = K_BLOCK * M_BLOCK + LANES * PANEL  # the transposing tile writes whole vectors
@@ -165,6 +171,37 @@ def multiply(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias):  # noqa: AN
     _call_multiply((m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias))
 
 
+if has_matrix_unit():
+    from hpctrain.kernels.matmul_split import SIDE, TILE_DEPTH, multiply_split
+
+    @kernel(cache=False, no_cpython_wrapper=True)
+    def _fits_unit(n, k):  # noqa: ANN001, ANN202
+        """Whether little of the work would be padding."""
+        padded = -(-n // SIDE) * SIDE * (-(-k // TILE_DEPTH) * TILE_DEPTH)
+        return padded <= SPLIT_MOST_PADDING * n * k
+
+    @kernel(cache=False, no_cpython_wrapper=True)
+    def _multiply_rows(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias):  # noqa: ANN001, ANN202
+        if n * k >= SPLIT_FROM_ELEMENTS and _fits_unit(n, k):
+            multiply_split(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias)
+        else:
+            multiply(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias)
+
+    @kernel(cache=False, no_cpython_wrapper=True)
+    def _multiply_transposed(m, n, k, a, b, c, mode):  # noqa: ANN001, ANN202
+        if min(m, n) >= SIDE and _fits_unit(n, k) and _fits_unit(m, k):
+            multiply_split(m, n, k, a, 1, m, b, n, 1, c, n, mode, 0)
+        else:
+            multiply(m, n, k, a, 1, m, b, n, 1, c, n, mode, 0)
+
+else:
+    _multiply_rows = multiply
+
+    @kernel(cache=False, no_cpython_wrapper=True)
+    def _multiply_transposed(m, n, k, a, b, c, mode):  # noqa: ANN001, ANN202
+        multiply(m, n, k, a, 1, m, b, n, 1, c, n, mode, 0)
+
+
 @kernel
 def matmul(a: np.ndarray, b: np.ndarray, c: np.ndarray, beta: float) -> None:
     """C = A B + beta C for C-contiguous A (m, k), B (k, n), C (m, n); beta 0 (C is not read) or 1."""
@@ -173,7 +210,7 @@ def matmul(a: np.ndarray, b: np.ndarray, c: np.ndarray, beta: float) -> None:
     elif is_float32(a):
         mode = ADD if beta != 0.0 else 0
         n, k = b.shape[1], b.shape[0]
-        multiply(c.shape[0], n, k, a.ctypes.data, k, 1, b.ctypes.data, n, 1, c.ctypes.data, n, mode, 0)
+        _multiply_rows(c.shape[0], n, k, a.ctypes.data, k, 1, b.ctypes.data, n, 1, c.ctypes.data, n, mode, 0)
     else:
         gemm(0, 0, a, b, beta, c)
 
@@ -189,8 +226,8 @@ def matmul_bias(a: np.ndarray, b: np.ndarray, bias: np.ndarray, c: np.ndarray, r
             _positive_part(c)
     elif is_float32(a):
         mode = BIAS + RELU if relu else BIAS
-        n, k = b.shape[1], b.shape[0]
-        multiply(c.shape[0], n, k, a.ctypes.data, k, 1, b.ctypes.data, n, 1, c.ctypes.data, n, mode, bias.ctypes.data)
+        m, n, k = a.shape[0], b.shape[1], b.shape[0]
+        _multiply_rows(m, n, k, a.ctypes.data, k, 1, b.ctypes.data, n, 1, c.ctypes.data, n, mode, bias.ctypes.data)
     else:
         for i in range(c.shape[0]):
             for j in range(c.shape[1]):
@@ -212,7 +249,7 @@ def matmul_relu(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
     """C = max(0, A B) for A (m, k), B (k, n), C (m, n)."""
     if is_float32(a):
         n, k = b.shape[1], b.shape[0]
-        multiply(c.shape[0], n, k, a.ctypes.data, k, 1, b.ctypes.data, n, 1, c.ctypes.data, n, RELU, 0)
+        _multiply_rows(c.shape[0], n, k, a.ctypes.data, k, 1, b.ctypes.data, n, 1, c.ctypes.data, n, RELU, 0)
     else:
         gemm(0, 0, a, b, 0.0, c)
         _positive_part(c)
@@ -226,7 +263,7 @@ def matmul_tn(a: np.ndarray, b: np.ndarray, c: np.ndarray, beta: float) -> None:
     elif is_float32(a):
         mode = ADD if beta != 0.0 else 0
         m, n, k = a.shape[1], b.shape[1], a.shape[0]
-        multiply(m, n, k, a.ctypes.data, 1, m, b.ctypes.data, n, 1, c.ctypes.data, n, mode, 0)
+        _multiply_transposed(m, n, k, a.ctypes.data, b.ctypes.data, c.ctypes.data, mode)
     else:
         gemm(1, 0, a, b, beta, c)
 
@@ -239,6 +276,6 @@ def matmul_nt(a: np.ndarray, b: np.ndarray, c: np.ndarray, beta: float) -> None:
     elif is_float32(a):
         mode = ADD if beta != 0.0 else 0
         m, n, k = a.shape[0], b.shape[0], a.shape[1]
-        multiply(m, n, k, a.ctypes.data, k, 1, b.ctypes.data, 1, k, c.ctypes.data, n, mode, 0)
+        _multiply_rows(m, n, k, a.ctypes.data, k, 1, b.ctypes.data, 1, k, c.ctypes.data, n, mode, 0)
     else:
         gemm(0, 1, a, b, beta, c)

@@ -43,7 +43,7 @@ def pack_rows(source, stride, rows, columns, to, width):  # noqa: ANN001, ANN201
     width <= PANEL; up to 15 floats behind the last row are overwritten.
     """
     for p in range(rows):
-        _copy_row(to + 4 * width * p, source + 4 * stride * p, columns, width > LANES)
+        copy_row(to + 4 * width * p, source + 4 * stride * p, columns, width > LANES)
 
 
 @kernel(cache=False, fastmath=False, no_cpython_wrapper=True)
@@ -55,7 +55,7 @@ def pack_panels(source, stride, rows, columns, to, distance):  # noqa: ANN001, A
     for p in range(rows):
         for j in range(0, columns, PANEL):
             place = to + 4 * (distance * (j // PANEL) + PANEL * p)
-            _copy_row(place, source + 4 * (stride * p + j), min(PANEL, columns - j), True)
+            copy_row(place, source + 4 * (stride * p + j), min(PANEL, columns - j), True)
 
 
 @kernel(cache=False, fastmath=False, no_cpython_wrapper=True)
@@ -66,7 +66,7 @@ def pack_columns(source, stride, rows, columns, to, width):  # noqa: ANN001, ANN
     """
     for j in range(0, width, LANES):
         for p in range(0, rows, LANES):
-            _transpose_tile(
+            transpose_tile(
                 to + 4 * (width * p + j),
                 4 * width,
                 source + 4 * (stride * j + p),
@@ -77,15 +77,15 @@ def pack_columns(source, stride, rows, columns, to, width):  # noqa: ANN001, ANN
 
 
 @intrinsic
-def _copy_row(typingctx, to, source, columns, wide):  # noqa: ANN001, ANN202
+def copy_row(typingctx, to, source, columns, wide):  # noqa: ANN001, ANN202
     """Copy `columns` floats and fill up to 16, or 32 if `wide`, with zeros."""
 
     def generate(context, builder, signature, args):  # noqa: ANN001, ANN202
         to, source, columns, wide = args
 
         def copy(j):  # noqa: ANN001, ANN202
-            mask = _first_lanes(builder, builder.sub(columns, ir.Constant(_WORD, LANES * j)))
-            value = _masked_load(builder, builder.add(source, ir.Constant(_WORD, 4 * LANES * j)), mask)
+            mask = first_lanes(builder, builder.sub(columns, ir.Constant(_WORD, LANES * j)))
+            value = masked_load(builder, builder.add(source, ir.Constant(_WORD, 4 * LANES * j)), mask)
             builder.store(value, _pointer(builder, builder.add(to, ir.Constant(_WORD, 4 * LANES * j))), align=4)
 
         copy(0)
@@ -97,19 +97,51 @@ def _copy_row(typingctx, to, source, columns, wide):  # noqa: ANN001, ANN202
 
 
 @intrinsic
-def _transpose_tile(typingctx, to, to_stride, source, stride, rows, columns):  # noqa: ANN001, ANN202
+def finish_row(typingctx, to, source, columns, bias, relu):  # noqa: ANN001, ANN201
+    """Store `columns` <= 32 floats, after adding bias[j], where that address is not 0, and max(0, .) where `relu`.
+
+    `source` holds 32 floats.  NaN stays NaN.
+    """
+
+    def generate(context, builder, signature, args):  # noqa: ANN001, ANN202
+        to, source, columns, bias, relu = args
+        zero, nothing = ir.Constant(_VECTOR, [0.0] * LANES), ir.Constant(_WORD, 0)
+        has_bias, has_relu = (builder.icmp_signed("!=", flag, nothing) for flag in (bias, relu))
+        for part in range(PANEL // LANES):
+            skip = ir.Constant(_WORD, 4 * LANES * part)
+            mask = first_lanes(builder, builder.sub(columns, ir.Constant(_WORD, LANES * part)))
+            value = builder.load(_pointer(builder, builder.add(source, skip)), typ=_VECTOR, align=64)
+            before = builder.block
+            with builder.if_then(has_bias):
+                more = builder.fadd(value, masked_load(builder, builder.add(bias, skip), mask))
+                inside = builder.block
+            total = builder.phi(_VECTOR)
+            total.add_incoming(value, before)
+            total.add_incoming(more, inside)
+            not_positive = builder.and_(
+                builder.fcmp_ordered("<=", total, zero),
+                builder.select(has_relu, ir.Constant(mask.type, [1] * LANES), ir.Constant(mask.type, [0] * LANES)),
+            )
+            masked_store(builder, builder.select(not_positive, zero, total), builder.add(to, skip), mask)
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 5), generate
+
+
+@intrinsic
+def transpose_tile(typingctx, to, to_stride, source, stride, rows, columns):  # noqa: ANN001, ANN202
     """to[p, j] = source[j, p] for a tile of 16 x 16; zero where j >= rows or p >= columns.  Strides are in bytes."""
 
     def generate(context, builder, signature, args):  # noqa: ANN001, ANN202
         to, to_stride, source, stride, rows, columns = args
-        inside = _first_lanes(builder, columns)
+        inside = first_lanes(builder, columns)
         nowhere = ir.Constant(inside.type, [0] * LANES)
         tile = []
         for j in range(LANES):
             present = builder.icmp_signed("<", ir.Constant(_WORD, j), rows)
             mask = builder.select(present, inside, nowhere)
             row = builder.add(source, builder.mul(stride, ir.Constant(_WORD, j)))
-            tile.append(_masked_load(builder, row, mask))
+            tile.append(masked_load(builder, row, mask))
         # log2(16) rounds: each interleaves rows 8 apart, which rotates the bits of (row, lane) by one.
         for _ in range(4):
             low = ir.Constant(ir.VectorType(_INT32, LANES), [half for i in range(8) for half in (i, 16 + i)])
@@ -127,7 +159,7 @@ def _pointer(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
     return builder.inttoptr(address, _VECTOR.as_pointer())
 
 
-def _first_lanes(builder: ir.IRBuilder, count: ir.Value) -> ir.Value:
+def first_lanes(builder: ir.IRBuilder, count: ir.Value) -> ir.Value:
     """A mask of the first `count` lanes (any whole number)."""
     kind = ir.VectorType(_INT32, LANES)
     undefined = ir.Constant(kind, ir.Undefined)
@@ -136,8 +168,17 @@ def _first_lanes(builder: ir.IRBuilder, count: ir.Value) -> ir.Value:
     return builder.icmp_signed("<", ir.Constant(kind, list(range(LANES))), everywhere)
 
 
-def _masked_load(builder: ir.IRBuilder, address: ir.Value, mask: ir.Value) -> ir.Value:
+def masked_load(builder: ir.IRBuilder, address: ir.Value, mask: ir.Value) -> ir.Value:
+    """Read the lanes of a vector of float32 that are in the mask; the others are 0."""
     pointer, zero = _pointer(builder, address), ir.Constant(_VECTOR, [0.0] * LANES)
     kind = ir.FunctionType(_VECTOR, [pointer.type, _INT32, mask.type, _VECTOR])
     function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.masked.load.v{LANES}f32.p0")
     return builder.call(function, [pointer, ir.Constant(_INT32, 4), mask, zero])
+
+
+def masked_store(builder: ir.IRBuilder, value: ir.Value, address: ir.Value, mask: ir.Value) -> None:
+    """Write the lanes of a vector of float32 that are in the mask."""
+    pointer = _pointer(builder, address)
+    kind = ir.FunctionType(ir.VoidType(), [_VECTOR, pointer.type, _INT32, mask.type])
+    function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.masked.store.v{LANES}f32.p0")
+    builder.call(function, [value, pointer, ir.Constant(_INT32, 4), mask])

@@ -26,11 +26,12 @@ from hpctrain.kernels.jit import FASTMATH, callback
 _WORD = ir.IntType(64)
 
 
-def shared(function: Callable, name: str, fastmath: bool = False) -> Callable:
+def shared(function: Callable, name: str, fastmath: bool = False, lazy: bool = False) -> Callable:
     """Compile `function`, whose arguments are all int64 (numbers or addresses) and which returns nothing, once.
 
     Return what a kernel calls instead, a function of one tuple with the arguments.  `name` must be unique.  The closure
-    of `function` may hold numbers only: they are part of the key it is cached under.
+    of `function` may hold numbers only: they are part of the key it is cached under.  With `lazy` it is compiled when
+    it is first called, not with its callers, of which some never call it.
     """
     pointer = _Pointer(function, f"hpctrain_{name}", set(FASTMATH) if fastmath else False)
 
@@ -38,7 +39,8 @@ def shared(function: Callable, name: str, fastmath: bool = False) -> Callable:
     def call(typingctx, arguments):  # noqa: ANN001, ANN202 (numba's typing protocol)
         if not isinstance(arguments, types.BaseTuple) or len(arguments) != pointer.count:
             return None
-        pointer.load()
+        if not lazy:
+            pointer.load()
 
         def generate(context, builder, signature, args):  # noqa: ANN001, ANN202
             module, kind = builder.module, ir.FunctionType(ir.VoidType(), [_WORD] * pointer.count).as_pointer()

@@ -8,11 +8,12 @@ from importlib.metadata import PackageNotFoundError, version
 import h5py
 
 from hpctrain.comm.group import Group
+from hpctrain.kernels.cpu import has_matrix_unit
 from hpctrain.version import __version__
 
 
 def versions(group: Group) -> dict[str, str]:
-    """Return names and versions of hpctrain, its numeric packages, the MPI library and HDF5."""
+    """Return versions of hpctrain, its numeric packages, MPI and HDF5, and whether the CPU's matrix unit is used."""
     found = {"hpctrain": __version__, "python": platform.python_version()}
     for package in ("numpy", "numba", "scipy", "h5py", "mpi4py"):
         try:
@@ -21,4 +22,5 @@ def versions(group: Group) -> dict[str, str]:
             found[package] = "none"
     found["mpi_library"] = group.library
     found["hdf5"] = h5py.version.hdf5_version
+    found["matrix_unit"] = "used" if has_matrix_unit() else "none"
     return found
