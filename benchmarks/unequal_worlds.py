@@ -71,7 +71,7 @@ class Rank:
 
     def __init__(self, group: Group, name: str) -> None:
         options = {} if name == NONE else {"compression": {"type": name, "min_size": 512, "warm_up_steps": 0}}
-        strategy = AllReduce(overlap=True, bucket="4 kB", **options)
+        strategy = AllReduce(overlap=True, bucket="1 kB", **options)
         layers = [part_from(LAYERS, spec, f"layers.{i}", "type") for i, spec in enumerate(LAYERS_OF_IT)]
         loss, allocate = LOSSES.get("softmax_cross_entropy")(), functools.partial(strategy.allocate_gradients, group)
         self.model = Model(layers, (INPUTS,), loss, "class", seed=1, allocate_gradients=allocate)
