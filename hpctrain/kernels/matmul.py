@@ -33,9 +33,10 @@ FLAT_DEPTH = 32  # products of a result up to which C is written row by row
 PACK_B_FROM_ROWS = 48  # packing a panel costs about as much as 4 rows of products
 PACK_A_FROM_STRIDE = 256
 PACK_A_FROM_COLUMNS, PACK_TRANSPOSED_A_FROM_COLUMNS = 256, 128
-# Of B's elements, from which on the matrix unit is used.  It is 1.5 times as fast from 128 rows up, on a par at 32 and
-# behind below (B's elements are split for few uses); networks of smaller layers are often trained in small batches.
-SPLIT_FROM_ELEMENTS = 32768
+# Elements of B (of the result, where A is transposed) from which on the matrix unit is used.  It is 1.5 times as fast
+# from 128 rows up, on a par at 32 and behind below, where B is split for few uses; and compiling takes a second more.
+# Networks of smaller layers are often trained in small batches.
+SPLIT_FROM_ELEMENTS = 16384
 SPLIT_MOST_PADDING = 1.25
 
 _PANELS_FLOATS = GROUP * K_BLOCK * PANEL
@@ -189,7 +190,7 @@ if has_matrix_unit():
 
     @kernel(cache=False, no_cpython_wrapper=True)
     def _multiply_transposed(m, n, k, a, b, c, mode):  # noqa: ANN001, ANN202
-        if min(m, n) >= SIDE and _fits_unit(n, k) and _fits_unit(m, k):
+        if m * n >= SPLIT_FROM_ELEMENTS and min(m, n) >= SIDE and _fits_unit(n, k) and _fits_unit(m, k):
             multiply_split(m, n, k, a, 1, m, b, n, 1, c, n, mode, 0)
         else:
             multiply(m, n, k, a, 1, m, b, n, 1, c, n, mode, 0)
