@@ -4,7 +4,8 @@ The rule: float64 (checks of gradients) goes to BLAS; float32 goes through regis
 for every shape of a dense layer that was measured, need no second pass for bias and ReLU, and take each element's sum
 in an order that depends on k alone: in forward passes and input gradients, a row has the same bits whatever rows stand
 beside it.  A single column goes without tiles (`single_column.py`).  Where the CPU has a matrix unit, large products go
-there (`matmul_split.py`): in forward passes and input gradients n and k decide, never the number of rows.
+there (`matmul_split.py`): in forward passes and input gradients n and k decide and whether a run wants it, never the
+number of rows.
 
 Blocking (after Goto & van de Geijn, ACM TOMS 34, 2008): k in blocks of at most K_BLOCK, so that a panel of B (a k block
 x 32 columns) stays in L1; a panel is packed where it is transposed, or used often enough to pay.  Tiles of 12 or 8 rows
@@ -33,9 +34,8 @@ FLAT_DEPTH = 32  # products of a result up to which C is written row by row
 PACK_B_FROM_ROWS = 48  # packing a panel costs about as much as 4 rows of products
 PACK_A_FROM_STRIDE = 256
 PACK_A_FROM_COLUMNS, PACK_TRANSPOSED_A_FROM_COLUMNS = 256, 128
-# Elements of B (of the result, where A is transposed) from which on the matrix unit is used.  It is 1.5 times as fast
-# from 128 rows up, on a par at 32 and behind below, where B is split for few uses; and compiling takes a second more.
-# Networks of smaller layers are often trained in small batches.
+# Elements of B (of the result, where A is transposed) from which on the matrix unit is used: compiling for it takes a
+# second, and networks of smaller layers are often trained in small batches, where it gains little.
 SPLIT_FROM_ELEMENTS = 16384
 SPLIT_MOST_PADDING = 1.25
 
@@ -174,6 +174,7 @@ def multiply(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias):  # noqa: AN
 
 if has_matrix_unit():
     from hpctrain.kernels.matmul_split import SIDE, TILE_DEPTH, multiply_split
+    from hpctrain.kernels.matrix_tiles import unit_is_wanted
 
     @kernel(cache=False, no_cpython_wrapper=True)
     def _fits_unit(n, k):  # noqa: ANN001, ANN202
@@ -183,7 +184,7 @@ if has_matrix_unit():
 
     @kernel(cache=False, no_cpython_wrapper=True)
     def _multiply_rows(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias):  # noqa: ANN001, ANN202
-        if n * k >= SPLIT_FROM_ELEMENTS and _fits_unit(n, k):
+        if n * k >= SPLIT_FROM_ELEMENTS and _fits_unit(n, k) and unit_is_wanted():
             multiply_split(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias)
         else:
             multiply(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias)

@@ -29,8 +29,9 @@ from hpctrain.kernels.shared import shared
 from hpctrain.kernels.split import SPLIT_BYTES, TILE_DEPTH, split_a, split_b
 
 SIDE = 2 * TILE_ROWS  # rows and columns of a block of results
-K_BLOCK, ROWS_BLOCK, GROUP = 512, 512, 128
-A_BYTES = 786_432  # of A's parts: 256 rows of 512 numbers, or 512 of 256
+K_BLOCK, ROWS_BLOCK, GROUP = 256, 512, 128
+# Of A's parts: 256 rows of 256 numbers.  These and B's are on the stack, which may be as small as 1 MB.
+A_BYTES = 393_216
 _A_FLOATS = A_BYTES // 4
 _B_FLOATS = GROUP // TILE_ROWS * (K_BLOCK // TILE_DEPTH) * SPLIT_BYTES // 4
 _SCRATCH_FLOATS = SIDE * SIDE + TILE_BYTES // 4
@@ -150,6 +151,7 @@ _call_multiply_split = shared(_multiply_split, "multiply_split", lazy=True)
 def multiply_split(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias):  # noqa: ANN001, ANN201
     """As `matmul.multiply`, for k > 0, by the matrix unit; of ars and acs one must be 1, too.
 
-    Infinite elements of A and B, and finite ones above 3.39e38, give NaN; what is below 1e-38 counts as zero.
+    Infinite elements of A and B, and finite ones above 3.39e38, give NaN.  Parts and sums below 1.2e-38 count as zero:
+    numbers (and products) below about 1e-31 have fewer digits than float32, those below 1e-38 none.
     """
     _call_multiply_split((m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias))

@@ -15,6 +15,8 @@ from numba.core import cgutils, types
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
+from hpctrain.kernels.cpu import WANTED_SYMBOL
+
 TILE_ROWS = 16
 TILE_BYTES = 1024
 _ROW_BYTES = 64
@@ -23,6 +25,18 @@ _REGISTERS = 8
 _BYTE, _WORD, _POINTER = ir.IntType(8), ir.IntType(64), ir.PointerType()
 # Palette 1, then from byte 16 the bytes of a row and from byte 48 the rows, of each register.
 _SHAPES = bytes([1, *[0] * 15, *[_ROW_BYTES, 0] * 8, *[0] * 16, *[TILE_ROWS] * _REGISTERS, *[0] * 8])
+
+
+@intrinsic
+def unit_is_wanted(typingctx):  # noqa: ANN001, ANN201 (numba's typing protocol)
+    """Whether `cpu.want_matrix_unit` was told of enough rows."""
+
+    def generate(context, builder, signature, args):  # noqa: ANN001, ANN202
+        place = builder.module.globals.get(WANTED_SYMBOL) or ir.GlobalVariable(builder.module, _WORD, WANTED_SYMBOL)
+        place.linkage = "external"
+        return builder.icmp_signed("!=", builder.load(place), ir.Constant(_WORD, 0))
+
+    return types.boolean(), generate
 
 
 @intrinsic

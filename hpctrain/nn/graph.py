@@ -5,6 +5,7 @@ Nothing here knows where values live (`plan.py`) or how code is written (`compos
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,6 +43,11 @@ class Graph:
     def output_shape(self) -> Shape:
         """Shape of the result for one example."""
         return self.shapes[self.output]
+
+    @property
+    def positions(self) -> int:
+        """The most positions (of a sequence, an image) that a value has for one example; 1 where there are none."""
+        return max(math.prod(shape[:-1]) for shape in self.shapes)
 
     @property
     def by_micro_batch(self) -> bool:

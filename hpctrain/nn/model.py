@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -86,6 +87,7 @@ class Model:
         self.table: Any = None
         self._momentum = np.ones(self.state_layout.size, dtype)
         self._allocate = allocate
+        self._predicting = threading.Lock()
         self._reduce = reduce or _alone
         composer = Composer if lanes is None else LaneComposer
         self._compiled = compile_plan(self.plan, loss.kernel_for(target_kind), loss.constants(), composer)
@@ -186,11 +188,15 @@ class Model:
         return tuple((first, last, numbers, lo) for first, (last, _, numbers, lo) in zip(firsts, stops, strict=False))
 
     def predict(self, inputs: np.ndarray, outputs: np.ndarray) -> None:
-        """Compute the network's outputs (rows, *out_shape) for inputs (rows, *input_shape), without dropout."""
-        self.reserve(len(inputs))
-        compiled = self._compiled
-        whole = (0, len(compiled.predict_program), compiled.predict_program, *compiled.numbers)
-        compiled.predict(*whole, self.params, self.state, self._workspace, self._capacity, inputs, outputs)
+        """Compute the network's outputs (rows, *out_shape) for inputs (rows, *input_shape), without dropout.
+
+        Threads may call it at the same time: one after the other has the workspace.
+        """
+        with self._predicting:
+            self.reserve(len(inputs))
+            compiled = self._compiled
+            whole = (0, len(compiled.predict_program), compiled.predict_program, *compiled.numbers)
+            compiled.predict(*whole, self.params, self.state, self._workspace, self._capacity, inputs, outputs)
 
     def update_state(self, rows: float) -> None:
         """Move the running statistics by `stats`, the sums over `rows` examples of all ranks."""

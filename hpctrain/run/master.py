@@ -22,6 +22,7 @@ from hpctrain.data.splits import RowSplit
 from hpctrain.data.values import label_error
 from hpctrain.errors import UserError, unknown_name
 from hpctrain.job import Job
+from hpctrain.kernels.cpu import VARIABLE, wrong_setting
 from hpctrain.nn.check import check_outputs, output_shape
 from hpctrain.nn.graph import Graph, build_graph
 from hpctrain.nn.losses import Loss, default_loss
@@ -134,6 +135,8 @@ def resolve(job: Job, workers: int = 1, learned: Learned | None = None) -> Prepa
     workers  how many there are, for a schedule that counts them
     learned  what a network that is trained already has learned of its data; None: that is learned now
     """
+    if (setting := wrong_setting()) is not None:
+        raise UserError(f"unknown value of the environment variable {VARIABLE}", found=setting, allowed="on or off")
     data = job.data
     files = {"train": expand_files(job, data.files)}
     for part in ("validation", "test"):

@@ -13,6 +13,7 @@ from typing import Any
 from hpctrain.comm.group import Group
 from hpctrain.data.loader import BatchLoader
 from hpctrain.errors import UserError
+from hpctrain.kernels.cpu import FEWEST_ROWS, want_matrix_unit
 from hpctrain.memory import peak_bytes, private_peak
 from hpctrain.monitor.base import EvaluationReport, Monitor, RunInfo
 from hpctrain.nn.metrics import by_name
@@ -68,6 +69,8 @@ class Session:
         if run.reproducible:
             self._pass_rows = rows_a_pass(job, group.size)
         self.model.reserve(self._pass_rows)
+        # The same at any world size, where bits are to be the same.
+        want_matrix_unit((run.update_batch if run.reproducible else self._pass_rows) * self.model.graph.positions)
         unit = run.micro_batch if by_micro_batch else 1
         self.loader = BatchLoader(
             group,
@@ -205,6 +208,7 @@ class Session:
         """Give back what a run holds: files, threads, MPI's memory."""
         self.dataset.close()
         self.strategy.close()
+        want_matrix_unit(FEWEST_ROWS)  # `predict` has the same bits after a run as in a process of its own
 
     def say(self, text: str) -> None:
         """Show people a line."""

@@ -13,7 +13,7 @@ from hpctrain.version import __version__
 
 
 def versions(group: Group) -> dict[str, str]:
-    """Return versions of hpctrain, its numeric packages, MPI and HDF5, and whether the CPU's matrix unit is used."""
+    """Return versions of hpctrain, its numeric packages, MPI and HDF5, and whether a matrix unit may be used."""
     found = {"hpctrain": __version__, "python": platform.python_version()}
     for package in ("numpy", "numba", "scipy", "h5py", "mpi4py"):
         try:
@@ -22,5 +22,5 @@ def versions(group: Group) -> dict[str, str]:
             found[package] = "none"
     found["mpi_library"] = group.library
     found["hdf5"] = h5py.version.hdf5_version
-    found["matrix_unit"] = "used" if has_matrix_unit() else "none"
+    found["matrix_unit"] = "on" if has_matrix_unit() else "off"
     return found

@@ -30,13 +30,15 @@ from hpctrain.strategies.tuning import USUAL_BYTES, Pass, bucket_sizes, tuned_bu
 
 
 def _compression(spec: Any) -> Any:
+    if spec in (False, "none"):  # what takes the job's own away: `--set strategy.compression=none`
+        return None
     return part_from(COMPRESSIONS, spec, "strategy.compression", "type") if spec is not None else None
 
 
 CompressionOptions = Annotated[
-    Compression,
+    Compression | None,
     pydantic.BeforeValidator(_compression),
-    pydantic.PlainSerializer(lambda part: spec_of(COMPRESSIONS, part, "type")),
+    pydantic.PlainSerializer(lambda part: None if part is None else spec_of(COMPRESSIONS, part, "type")),
 ]
 
 
@@ -55,7 +57,7 @@ class AllReduce(Strategy):
     chosen: Choice | None = None
     overlap: bool | Literal["auto"] = "auto"
     bucket: Literal["auto"] | Bytes = "auto"
-    compression: CompressionOptions | None = None
+    compression: CompressionOptions = None
 
     @pydantic.field_validator("collective")
     @classmethod
@@ -76,10 +78,10 @@ class AllReduce(Strategy):
         ranks = ranks_text(group.all_gather_objects(group.node))
         if overlaps:
             cuts = choose_cuts(model.ready_offsets, len(buffer), self._bucket_bytes(ranks) // buffer.itemsize)
-        choice, said, taken = Choice(collective=self.collective, ranks=ranks), [], self
-        if self.collective == AUTO and group.size == 1:
-            choice = Choice(collective=NATIVE, ranks=ranks)
-        elif self.collective == AUTO:
+        said, taken = [], self
+        if self.collective != AUTO or group.size == 1:
+            choice = Choice(collective=NATIVE if self.collective == AUTO else self.collective, ranks=ranks)
+        else:
             choice, said = choose(group, buffer, len(buffer) // (1 + len(cuts or ())), self.chosen)
             taken = self.model_copy(update={"chosen": choice})
         collective = choice.collective, choice.made(group if cuts is None else group.apart())

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 import numpy as np
+from pydantic import Field, field_validator
 
 from hpctrain.comm import probe
 from hpctrain.comm.collectives import COLLECTIVES
@@ -18,6 +19,7 @@ from hpctrain.comm.collectives.base import Collective
 from hpctrain.comm.group import Group
 from hpctrain.comm.schedules import SUMMING, ring
 from hpctrain.comm.shared_memory import shared_rows
+from hpctrain.errors import unknown_name
 from hpctrain.kernels.jit import compiling
 from hpctrain.options import Part
 from hpctrain.plan.cost import on_ranks, price, programs
@@ -45,10 +47,17 @@ class Choice(Part):
     """
 
     collective: str
-    chunk_bytes: int = 0
+    chunk_bytes: int = Field(0, ge=0)
     leader: bool = False
-    bucket: int = 0
+    bucket: int = Field(0, ge=0)
     ranks: str
+
+    @field_validator("collective")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in COLLECTIVES:
+            raise ValueError(unknown_name(COLLECTIVES.kind, name, list(COLLECTIVES)).message)
+        return name
 
     def made(self, group: Group) -> Collective:
         """Return the collective for a group."""

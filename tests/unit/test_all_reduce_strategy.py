@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pydantic
 import pytest
 
 from hpctrain.comm.collectives import COLLECTIVES
@@ -186,3 +187,15 @@ def test_a_misspelled_collective_is_refused():
         part_from(STRATEGIES, {"name": "all_reduce", "collective": "rng"}, "strategy")
     for words in ("strategy.collective", "'rng'", "native, ring", "did you mean 'ring'?"):
         assert words in caught.value.message
+
+
+def test_compression_can_be_taken_away():
+    assert AllReduce(compression="int8").compression is not None
+    for nothing in ("none", False, None):
+        assert AllReduce(compression=nothing).compression is None
+
+
+@pytest.mark.parametrize("chosen", [{"collective": "foo"}, {"collective": "ring", "chunk_bytes": -5}, {"bucket": -3}])
+def test_what_was_chosen_is_checked(chosen):
+    with pytest.raises(pydantic.ValidationError):
+        AllReduce(chosen={"collective": "ring", "ranks": "1 x 2", **chosen})

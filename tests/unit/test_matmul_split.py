@@ -10,15 +10,15 @@ import sys
 import numpy as np
 import pytest
 
-from hpctrain.kernels.cpu import VARIABLE, has_matrix_unit
+from hpctrain.kernels.cpu import FEWEST_ROWS, VARIABLE, has_matrix_unit, want_matrix_unit, wrong_setting
 from hpctrain.kernels.jit import kernel
-from hpctrain.kernels.matmul import matmul, matmul_bias, matmul_nt, matmul_relu, matmul_tn
+from hpctrain.kernels.matmul import matmul, matmul_bias, matmul_nt, matmul_relu, matmul_tn, multiply
 from hpctrain.kernels.microkernel import ADD, BIAS, RELU
 
 if has_matrix_unit():
     from hpctrain.kernels.matmul_split import multiply_split
 else:
-    from hpctrain.kernels.matmul import multiply as multiply_split
+    multiply_split = multiply
 
 EPSILON = np.finfo("f4").eps
 
@@ -26,6 +26,11 @@ EPSILON = np.finfo("f4").eps
 @kernel(cache=False)
 def product(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias):
     multiply_split(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias)
+
+
+@kernel(cache=False)
+def by_tiles(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias):
+    multiply(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias)
 
 
 def random(*shape, seed=0):
@@ -150,3 +155,37 @@ def test_the_variable_leaves_the_unit_alone():
 
     # Code that was compiled for the unit is not loaded where it must not be used.
     assert (name == source_hash()) == (not has_matrix_unit())
+
+
+def test_an_unknown_setting_is_told(monkeypatch):
+    for setting, wrong in [("on", None), ("off", None), ("", None), ("of", "of"), (" off", " off")]:
+        monkeypatch.setenv(VARIABLE, setting)
+        assert wrong_setting() == wrong
+    monkeypatch.delenv(VARIABLE)
+    assert wrong_setting() is None
+
+
+def test_a_run_of_few_rows_does_not_want_the_unit():
+    """Forward products are then those of the register tiles, to the last bit, whatever the number of rows."""
+    a, b = random(40, 300), random(300, 256)
+    results = {}
+    try:
+        for rows in (8, 128):
+            want_matrix_unit(rows)
+            results[rows] = np.empty((40, 256), "f4")
+            matmul(a, b, results[rows], 0.0)
+    finally:
+        want_matrix_unit(FEWEST_ROWS)
+    tiles = np.empty((40, 256), "f4")
+    by_tiles(40, 256, 300, a.ctypes.data, 300, 1, b.ctypes.data, 256, 1, tiles.ctypes.data, 256, 0, 0)
+    assert results[8].tobytes() == tiles.tobytes()
+    assert (results[128].tobytes() == tiles.tobytes()) == (not has_matrix_unit())
+
+
+def test_numbers_far_below_one_keep_their_digits():
+    for size in (1e-15, 1e-30):
+        a, b = random(40, 300) * np.float32(size), random(300, 200)
+        c = np.empty((40, 200), "f4")
+        matmul(a, b, c, 0.0)
+        truth = a.astype("f8") @ b
+        np.testing.assert_allclose(c, truth, rtol=0, atol=4e-6 * np.abs(truth).max())

@@ -2,6 +2,8 @@
 
 import dataclasses
 import shutil
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 
 import h5py
 import numpy as np
@@ -27,6 +29,26 @@ def run(tmp_path_factory):
     )
     result = train(job, run_dir=folder / "a", group=SingleGroup())
     return folder, job, result
+
+
+def test_threads_may_predict_at_the_same_time():
+    """Each gets the outputs of its own inputs: y = relu(x W) V by numpy."""
+    random = np.random.default_rng(5)
+    job = {"model": {"layers": [Dense(units=256), "relu", Dense(units=3)]}, "run": {"epochs": 1, "progress": "none"}}
+    x, y = random.normal(size=(64, 40)).astype("f4"), random.normal(size=(64, 3)).astype("f4")
+    with tempfile.TemporaryDirectory() as folder:
+        with h5py.File(f"{folder}/data.h5", "w") as file:
+            file["x"], file["y"] = x, y
+        data = {"files": f"{folder}/data.h5", "input": "x", "target": "y"}
+        result = train(Job(data=data, **job), run_dir=f"{folder}/run", group=SingleGroup())
+    weight1, bias1, weight2, bias2 = (values.astype("f8") for values in result.weights.values())
+    inputs = [random.normal(size=(rows, 40)).astype("f4") for rows in (900, 1100, 1000, 800) * 5]
+    with ThreadPoolExecutor(4) as pool:
+        outputs = list(pool.map(result.predict, inputs))
+    for given, found in zip(inputs, outputs, strict=True):
+        hidden = np.maximum(given @ weight1 + bias1, 0)
+        expected = hidden @ weight2 + bias2
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_predict_is_the_network(run):
