@@ -178,9 +178,9 @@ if has_matrix_unit():
 
     @kernel(cache=False, no_cpython_wrapper=True)
     def _fits_unit(n, k):  # noqa: ANN001, ANN202
-        """Whether little of the work would be padding."""
+        """Whether there is work, and little of it would be padding."""
         padded = -(-n // SIDE) * SIDE * (-(-k // TILE_DEPTH) * TILE_DEPTH)
-        return padded <= SPLIT_MOST_PADDING * n * k
+        return 0 < padded <= SPLIT_MOST_PADDING * n * k
 
     @kernel(cache=False, no_cpython_wrapper=True)
     def _multiply_rows(m, n, k, a, ars, acs, b, bks, bjs, c, ldc, mode, bias):  # noqa: ANN001, ANN202

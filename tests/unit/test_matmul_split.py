@@ -101,6 +101,17 @@ def test_the_layers_products():
         np.testing.assert_allclose(c, np.maximum(truth, 0), **bound)
 
 
+def test_a_rank_without_rows():
+    """Its weight gradient is zero, or stays what it was."""
+    nothing, c = np.empty((0, 256), "f4"), np.full((256, 256), 7, "f4")
+    matmul_tn(nothing, nothing, c, 1.0)
+    assert (c == 7).all()
+    matmul_tn(nothing, nothing, c, 0.0)
+    assert (c == 0).all()
+    for function in (matmul, matmul_nt):
+        function(nothing, random(256, 256), nothing.copy(), 0.0)
+
+
 def test_a_row_has_the_same_bits_whatever_rows_stand_beside_it():
     a, b = random(70, 600), random(600, 300)
     for function, right in ((matmul, b), (matmul_nt, b.T.copy())):
