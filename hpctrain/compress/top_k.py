@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from hpctrain.compress.base import Coder, Source, TwoShot
 from hpctrain.compress.pieces import total
 from hpctrain.kernels.compression.sparse import LEAST_SAMPLE, SAMPLE, SLACK, STRIPE, decode_top, encode_top
+
+_NO_GAIN = 0.5  # the fraction whose numbers and places take as many bytes as all numbers alone
 
 
 class TopK(TwoShot):
@@ -17,9 +19,18 @@ class TopK(TwoShot):
 
     Source: Aji & Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017; Stich et al.,
     "Sparsified SGD with memory", NeurIPS 2018.
+
+    ratio  in (0, 0.5): from a half on, the numbers with their places take more bytes than all the numbers alone
     """
 
-    ratio: float = Field(0.01, gt=0, le=1)
+    ratio: float = Field(0.01, gt=0)
+
+    @field_validator("ratio")
+    @classmethod
+    def _pays(cls, value: float) -> float:
+        if value >= _NO_GAIN:
+            raise ValueError(f"must be less than {_NO_GAIN}: a number and its place take 8 bytes, not 4")
+        return value
 
     @property
     def unit(self) -> int:

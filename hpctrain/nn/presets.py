@@ -134,11 +134,14 @@ class CosmoFlow(Preset):
         """Take inputs (depth, height, width, channels) whose edges are 2^depth or more."""
         specs, shape = _with_channels(input_shape, (3,), "CosmoFlow")
         if min(shape[:-1]) < 2**self.depth:
+            fits = int(math.log2(min(shape[:-1])))
             raise UserError(
                 f"the preset cosmoflow halves the input {self.depth} times, which it is too small for",
-                found=f"inputs of shape {input_shape}",
-                allowed=f"edges of {2**self.depth} or more",
-                hint=f"depth = {int(math.log2(min(shape[:-1])))}",
+                found=f"inputs of shape {input_shape}, taken as volumes (depth, height, width) with one channel"
+                if specs
+                else f"inputs of shape {input_shape}",
+                allowed=f"(depth, height, width, channels) with edges of {2**self.depth} or more",
+                hint=f"depth = {fits}" if fits else "for images (height, width, channels) there is the preset resnet20",
             )
         activation = {"type": "leaky_relu", "slope": 0.3}
         for level in range(self.depth):

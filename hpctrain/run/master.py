@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
 
@@ -32,7 +32,7 @@ from hpctrain.optim.table import UpdateTable
 from hpctrain.run.lanes import check_lanes, default_lane
 from hpctrain.run.learned import Learned, check_turns_back, preparation_of, split_of, with_way_to_split
 from hpctrain.run.network import network
-from hpctrain.run.notes import notes, preparation_notes, split_notes
+from hpctrain.run.notes import length_notes, notes, preparation_notes, split_notes
 
 DEFAULT_MICRO_BATCH = 32  # examples of one set of batch statistics
 
@@ -59,10 +59,14 @@ class Prepared:
     notes: tuple[str, ...] = ()
 
     @property
+    def steps_per_epoch(self) -> int:
+        """Number of updates of a pass over the training data."""
+        return -(-self.facts.rows["train"] // self.job.run.update_batch)
+
+    @property
     def total_steps(self) -> int:
         """Number of updates of the whole run."""
-        run = self.job.run
-        return run.steps or run.epochs * -(-self.facts.rows["train"] // run.update_batch)
+        return self.job.run.steps or self.job.run.epochs * self.steps_per_epoch
 
     def source(self, part: str) -> Hdf5Source | None:
         """Open the files of a part ("train", "validation", "test"); None where the part has no files of its own."""
@@ -186,7 +190,9 @@ def resolve(job: Job, workers: int = 1, learned: Learned | None = None) -> Prepa
     _check_metrics(job, width, metrics, facts)
     _check_memory(graph)
     update_table_of(job, graph)  # finds groups that fit no tensor
-    return Prepared(job, facts, files, split, preparation, graph.tokens, classes, said)
+    prepared = Prepared(job, facts, files, split, preparation, graph.tokens, classes, said)
+    too_short = length_notes(job, prepared.steps_per_epoch, prepared.total_steps)
+    return replace(prepared, notes=(*said, *too_short))
 
 
 def _check_memory(graph: Graph) -> None:

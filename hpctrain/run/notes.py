@@ -1,10 +1,11 @@
-"""What a run says of its data as it starts: how it is read, where that is not plain to see."""
+"""What a run says of its data and its length as it starts, where that is not plain to see."""
 
 from __future__ import annotations
 
 from hpctrain.data.facts import DataFacts
 from hpctrain.data.prepare.preparation import Preparation
 from hpctrain.data.splits import RowSplit
+from hpctrain.duration import Duration
 from hpctrain.job import Job, Split
 
 _LISTED = 12  # categories in a line, lines of one kind
@@ -73,3 +74,21 @@ def _far_from_wanted(options: Split, split: RowSplit) -> list[str]:
 def preparation_notes(preparation: Preparation) -> list[str]:
     """Return a line about what is done to the examples."""
     return [f"the data is prepared as it is read: {preparation.describe()}"] if preparation else []
+
+
+def length_notes(job: Job, steps_per_epoch: int, total_steps: int) -> list[str]:
+    """Return lines about what a run of so many updates is too short for."""
+    lines = []
+    rise = Duration.parse(job.schedule.warmup, "schedule.warmup").in_steps(steps_per_epoch)
+    if rise > total_steps:
+        lines.append(
+            f"the learning rate still rises when the run ends: schedule.warmup is {rise:,} updates, "
+            f"the run has {total_steps:,}"
+        )
+    compression = getattr(job.strategy, "compression", None)
+    if compression is not None and compression.warm_up_steps >= total_steps:
+        lines.append(
+            "gradients are never compressed: strategy.compression.warm_up_steps is "
+            f"{compression.warm_up_steps:,}, the run has {total_steps:,} updates"
+        )
+    return lines

@@ -59,6 +59,13 @@ class AllReduce(Strategy):
     bucket: Literal["auto"] | Bytes = "auto"
     compression: CompressionOptions = None
 
+    @pydantic.field_validator("overlap", mode="before")
+    @classmethod
+    def _yes_no_or_auto(cls, value: Any) -> Any:
+        if not (isinstance(value, bool) or value == AUTO):  # the union's own finding would speak of 1 and 0
+            raise ValueError(f'must be true, false or "{AUTO}"')
+        return value
+
     @pydantic.field_validator("collective")
     @classmethod
     def _known(cls, name: str) -> str:

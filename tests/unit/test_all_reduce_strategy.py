@@ -199,3 +199,16 @@ def test_compression_can_be_taken_away():
 def test_what_was_chosen_is_checked(chosen):
     with pytest.raises(pydantic.ValidationError):
         AllReduce(chosen={"collective": "ring", "ranks": "1 x 2", **chosen})
+
+
+@pytest.mark.parametrize("overlap", ["maybe", 1, "true"])
+def test_overlap_is_yes_no_or_auto(overlap):
+    with pytest.raises(UserError) as caught:
+        part_from(STRATEGIES, {"name": "all_reduce", "overlap": overlap}, "strategy")
+    assert caught.value.message == f'strategy.overlap = {overlap!r}: must be true, false or "auto"'
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1])
+def test_what_is_sent_with_its_places_is_less_than_half(ratio):
+    with pytest.raises(UserError, match=r"compression.ratio = .*: must be less than 0.5"):
+        AllReduce(compression={"type": "top_k", "ratio": ratio})

@@ -134,7 +134,7 @@ def test_kth_largest(size: int) -> None:
         assert found * (1 - 2**-11) <= coarse <= found
 
 
-@pytest.mark.parametrize("ratio", [0.001, 0.01, 0.3, 1.0])
+@pytest.mark.parametrize("ratio", [0.001, 0.01, 0.3, 0.499])
 @pytest.mark.parametrize("spans", [SPANS, ((5, 150_000), (150_010, 777))], ids=["all seen", "sampled"])
 def test_top_k_are_the_largest(spans, ratio: float) -> None:
     pieces, length = pieces_of(1, spans), spans[-1][0] + spans[-1][1] + 5

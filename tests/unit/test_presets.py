@@ -56,6 +56,7 @@ def test_every_preset_is_tried():
         ("resnet8", {}, (32,), "(height, width, channels)"),
         ("cosmoflow", {}, (16, 16, 16, 1), "depth = 4"),
         ("cosmoflow", {}, (64, 64), "(depth, height, width, channels)"),
+        ("cosmoflow", {}, (64, 64, 1), "for images (height, width, channels)"),
         ("unet", {"depth": 3}, (20, 16, 1), "multiples of 8"),
         ("unet", {}, (16,), "axis of channels"),
         ("gpt", {}, (64, 3), "(length,)"),
