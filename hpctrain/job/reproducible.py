@@ -35,6 +35,12 @@ def check_reproducible(job: Any) -> None:
             "strategy.compression: what each rank rounds off, and keeps of that, depends on the number of ranks",
             allowed="gradients that are sent whole",
         )
+    if job.strategy.shards_optimizer and type(job.optimizer).norms_kernel is not None:
+        raise _refusal(
+            "strategy.name with norms of whole tensors (lamb, lars), of which each rank has a part: how they are "
+            "rounded depends on the number of ranks",
+            allowed='strategy.name = "all_reduce", or another optimizer',
+        )
 
 
 def _refusal(what: str, allowed: str) -> UserError:

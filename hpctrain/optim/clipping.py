@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from pydantic import Field
@@ -32,16 +33,28 @@ class Clip(Part):
         """
         if self.value is None and self.norm is None:
             return 1.0, None
+        return self.factor_from(self.squares(grads, scale, table), scale)
+
+    def squares(self, grads: np.ndarray, scale: float, table: UpdateTable) -> tuple[float, float]:
+        """Return the sums of squares of this slice of the gradients before values are limited, and after.
+
+        Limits them in place where there is a `value`; float64, to be added up over the owners of the slices.
+        """
         ranges = (table.starts, table.stops)
         if self.value is None:
-            norm = abs(scale) * math.sqrt(sum_of_squares(grads, *ranges))
-            return self.factor_for(norm), norm
+            squares = sum_of_squares(grads, *ranges)
+            return squares, squares
         with np.errstate(over="ignore", divide="ignore"):  # a limit beyond float32 is none
             limit = grads.dtype.type(np.float64(self.value) / abs(scale))
-        norm = abs(scale) * math.sqrt(clip_values(grads, *ranges, limit))
-        if self.norm is None:
-            return 1.0, norm
-        return self.factor_for(abs(scale) * math.sqrt(sum_of_squares(grads, *ranges))), norm
+        before = clip_values(grads, *ranges, limit)
+        return before, before if self.norm is None else sum_of_squares(grads, *ranges)
+
+    def factor_from(self, squares: Sequence[float], scale: float) -> tuple[float, float | None]:
+        """Return what `factor` does, from the sums of all slices' `squares`."""
+        if self.value is None and self.norm is None:
+            return 1.0, None
+        before, after = (abs(scale) * math.sqrt(square) for square in squares)
+        return self.factor_for(after), before
 
     def factor_for(self, norm: float) -> float:
         """Return min(1, limit / norm) for a norm that was put together elsewhere, such as over the owners of slices.

@@ -2,4 +2,10 @@
 
 from hpctrain.registry import Registry
 
-STRATEGIES = Registry("strategy", {"all_reduce": "hpctrain.strategies.all_reduce:AllReduce"})
+STRATEGIES = Registry(
+    "strategy",
+    {
+        "all_reduce": "hpctrain.strategies.all_reduce:AllReduce",
+        "sharded_optimizer": "hpctrain.strategies.sharded_optimizer:ShardedOptimizer",
+    },
+)

@@ -19,7 +19,7 @@ from hpctrain.memory import parse_bytes, taken_bytes
 from hpctrain.nn.flat import CHECKPOINT, LOSS, ROWS, STOP, TAIL, WEIGHT
 from hpctrain.optim.averaging import SLOT, WeightAverage
 from hpctrain.options import Bytes, part_from, spec_of
-from hpctrain.strategies.base import FlatModel, StepOutcome, Strategy, StrategyRun
+from hpctrain.strategies.base import FlatModel, StepOutcome, Strategy, StrategyRun, lengths_text
 from hpctrain.strategies.choosing import NATIVE, Choice, choose, ranks_text
 from hpctrain.strategies.reducers.base import Reducer
 from hpctrain.strategies.reducers.compressed import Compressed
@@ -234,8 +234,8 @@ class AllReduceRun(StrategyRun):
         if found != expected:
             raise UserError(
                 "the optimizer state of the checkpoint does not fit this job's optimizer and model",
-                found=_lengths(found),
-                allowed=_lengths(expected),
+                found=lengths_text(found),
+                allowed=lengths_text(expected),
                 hint="resume with the job that wrote the checkpoint, or start a new run",
             )
         for name, values in state.items():
@@ -273,7 +273,3 @@ class AllReduceRun(StrategyRun):
     def close(self) -> None:
         """Give back what the reducer holds."""
         self._reducer.close()
-
-
-def _lengths(slots: dict[str, int]) -> str:
-    return ", ".join(f"{name} ({length} numbers)" for name, length in sorted(slots.items())) or "no state"

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -65,6 +65,9 @@ class StepOutcome:
 
 class Strategy(Part, ABC):
     """How gradients become weights: the options of the job's `[strategy]`."""
+
+    shards_optimizer: ClassVar[bool] = False
+    """Whether each rank updates a part of the weights, so that norms of whole tensors are summed over ranks."""
 
     @abstractmethod
     def bind(self, group: Group, model: FlatModel, optimizer: Any, clip: Any | None) -> StrategyRun:
@@ -142,7 +145,7 @@ class StrategyRun(ABC):
         """
 
     def settle(self) -> None:  # noqa: B027 - one whose state is the same on every rank has nothing to do
-        """Make what `state_dict` returns the whole state, on every rank; before a checkpoint, on all ranks."""
+        """Make what `state_dict` returns on rank 0 the whole state; before a checkpoint, on all ranks."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
@@ -172,3 +175,8 @@ class StrategyRun(ABC):
 
     def close(self) -> None:  # noqa: B027 - one that holds nothing has nothing to do
         """Give back what the strategy holds; called once, at the end of a run that did not fail."""
+
+
+def lengths_text(slots: dict[str, int]) -> str:
+    """Return state buffers and their lengths for people: "mean (10 numbers), square (10 numbers)"."""
+    return ", ".join(f"{name} ({length} numbers)" for name, length in sorted(slots.items())) or "no state"

@@ -212,7 +212,9 @@ name = "constant"                 # or "step" (every = "10 epochs", factor = 0.1
 # norm = 1.0                      # scale gradients down to this global norm; default: never
 
 [strategy]
-name = "all_reduce"               # every rank works on its part of each batch; the gradients are summed
+name = "all_reduce"               # every rank works on its part of each batch; the gradients are summed.
+                                  # "sharded_optimizer": each rank keeps a part of the optimizer's state, and
+                                  # updates that part of the weights (it takes `collective` alone)
 # collective = "auto"             # "window" (sums in memory that the ranks of a node share), or over several nodes what
                                   # is quickest; "native", the MPI library's own; also "ring", "halving_doubling",
                                   # "tree", "double_tree"

@@ -97,6 +97,12 @@ def test_every_collective(folder: Path, collective: str) -> None:
     assert found.summary["weights_sha256"] == alone(folder, "mlp")[0]
 
 
+def test_a_sharded_optimizer(folder: Path) -> None:
+    made = job(folder, "mlp", strategy={"name": "sharded_optimizer"})
+    found = train(made, run_dir=folder / "sharded", group=join())
+    assert found.summary["weights_sha256"] == alone(folder, "mlp")[0]
+
+
 def test_resumed_at_another_world_size(folder: Path) -> None:
     group, model, path = join(), "cnn", folder / "resumed"
     train(job(folder, model, steps=6), run_dir=path, group=group)  # within an epoch

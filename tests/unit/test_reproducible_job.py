@@ -30,6 +30,7 @@ def job(folder: Path, layers: tuple[Any, ...] = (), **sections: dict[str, Any]) 
         ({"schedule": {"name": "constant", "scale_with_workers": "linear"}}, "schedule.scale_with_workers"),
         ({"strategy": {"overlap": True}}, "strategy.overlap"),
         ({"strategy": {"compression": {"type": "int8"}}}, "strategy.compression"),
+        ({"strategy": {"name": "sharded_optimizer"}, "optimizer": {"name": "lamb"}}, "strategy.name"),
     ],
 )
 def test_what_depends_on_the_number_of_ranks_is_refused_by_name(
