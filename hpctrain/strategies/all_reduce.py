@@ -14,13 +14,14 @@ from hpctrain.comm.collectives.choice import AUTO, allocate, likely
 from hpctrain.comm.group import Group
 from hpctrain.compress import COMPRESSIONS
 from hpctrain.compress.base import Compression
-from hpctrain.errors import UserError, unknown_name
+from hpctrain.errors import UserError
 from hpctrain.memory import parse_bytes, taken_bytes
 from hpctrain.nn.flat import CHECKPOINT, LOSS, ROWS, STOP, TAIL, WEIGHT
 from hpctrain.optim.averaging import SLOT, WeightAverage
 from hpctrain.options import Bytes, part_from, spec_of
-from hpctrain.strategies.base import FlatModel, StepOutcome, Strategy, StrategyRun, lengths_text
+from hpctrain.strategies.base import FlatModel, StepOutcome, Strategy, StrategyRun, check_lengths
 from hpctrain.strategies.choosing import NATIVE, Choice, choose, ranks_text
+from hpctrain.strategies.collective_option import CollectiveName
 from hpctrain.strategies.reducers.base import Reducer
 from hpctrain.strategies.reducers.compressed import Compressed
 from hpctrain.strategies.reducers.exact import FixedPointSum
@@ -53,7 +54,7 @@ class AllReduce(Strategy):
     `compression` (see `compress`) encodes gradients, for networks that are slower than the computing.
     """
 
-    collective: str = AUTO
+    collective: CollectiveName = AUTO
     chosen: Choice | None = None
     overlap: bool | Literal["auto"] = "auto"
     bucket: Literal["auto"] | Bytes = "auto"
@@ -65,13 +66,6 @@ class AllReduce(Strategy):
         if not (isinstance(value, bool) or value == AUTO):  # the union's own finding would speak of 1 and 0
             raise ValueError(f'must be true, false or "{AUTO}"')
         return value
-
-    @pydantic.field_validator("collective")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        if name != AUTO and name not in COLLECTIVES:
-            raise ValueError(unknown_name(COLLECTIVES.kind, name, [AUTO, *COLLECTIVES]).message)
-        return name
 
     def allocate_gradients(self, group: Group, count: int) -> np.ndarray:
         """Return the gradients' array, in shared memory where the collective works there."""
@@ -230,14 +224,7 @@ class AllReduceRun(StrategyRun):
         """Copy the optimizer's state in; `UserError` for other slots or lengths than this job's."""
         own = self.state_dict()
         expected = {name: len(values) for name, values in own.items()}
-        found = {name: len(values) for name, values in state.items()}
-        if found != expected:
-            raise UserError(
-                "the optimizer state of the checkpoint does not fit this job's optimizer and model",
-                found=lengths_text(found),
-                allowed=lengths_text(expected),
-                hint="resume with the job that wrote the checkpoint, or start a new run",
-            )
+        check_lengths(state, expected)
         for name, values in state.items():
             own[name][:] = values
         self._reducer.restored()

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from hpctrain.comm.group import Group
+from hpctrain.errors import UserError
 from hpctrain.options import Part
 
 
@@ -177,6 +178,17 @@ class StrategyRun(ABC):
         """Give back what the strategy holds; called once, at the end of a run that did not fail."""
 
 
-def lengths_text(slots: dict[str, int]) -> str:
-    """Return state buffers and their lengths for people: "mean (10 numbers), square (10 numbers)"."""
+def check_lengths(state: dict[str, np.ndarray], expected: dict[str, int]) -> None:
+    """Raise a `UserError` where a checkpoint's state buffers have other names or lengths than this job's."""
+    found = {name: len(values) for name, values in state.items()}
+    if found != expected:
+        raise UserError(
+            "the optimizer state of the checkpoint does not fit this job's optimizer and model",
+            found=_lengths_text(found),
+            allowed=_lengths_text(expected),
+            hint="resume with the job that wrote the checkpoint, or start a new run",
+        )
+
+
+def _lengths_text(slots: dict[str, int]) -> str:
     return ", ".join(f"{name} ({length} numbers)" for name, length in sorted(slots.items())) or "no state"

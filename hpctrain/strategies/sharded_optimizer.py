@@ -6,18 +6,18 @@ import time
 from typing import Any, ClassVar
 
 import numpy as np
-import pydantic
 
 from hpctrain.comm.collectives import COLLECTIVES
 from hpctrain.comm.collectives.base import Collective
 from hpctrain.comm.collectives.choice import AUTO, allocate, collective_for, likely
 from hpctrain.comm.group import Group
 from hpctrain.comm.schedule import part_bounds
-from hpctrain.errors import UserError, unknown_name
+from hpctrain.errors import UserError
 from hpctrain.memory import aligned_zeros, taken_bytes
 from hpctrain.nn.flat import CHECKPOINT, LOSS, ROWS, STOP, TAIL, WEIGHT
 from hpctrain.optim.averaging import SLOT, WeightAverage
-from hpctrain.strategies.base import FlatModel, StepOutcome, Strategy, StrategyRun, lengths_text
+from hpctrain.strategies.base import FlatModel, StepOutcome, Strategy, StrategyRun, check_lengths
+from hpctrain.strategies.collective_option import CollectiveName
 
 _BETWEEN = "ring"  # sends the least bytes when it scatters and gathers, for any number of ranks
 
@@ -36,14 +36,7 @@ class ShardedOptimizer(Strategy):
 
     shards_optimizer: ClassVar[bool] = True
 
-    collective: str = AUTO
-
-    @pydantic.field_validator("collective")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        if name != AUTO and name not in COLLECTIVES:
-            raise ValueError(unknown_name(COLLECTIVES.kind, name, [AUTO, *COLLECTIVES]).message)
-        return name
+    collective: CollectiveName = AUTO
 
     def allocate_gradients(self, group: Group, count: int) -> np.ndarray:
         """Return the gradients' array, in shared memory where the collective works there."""
@@ -196,14 +189,7 @@ class ShardedOptimizerRun(StrategyRun):
         """Copy the own part of the state in; `UserError` for other slots or lengths than this job's."""
         names = [*self._slots, *([] if self._average is None else [SLOT])]
         expected = dict.fromkeys(names, len(self._model.params))
-        found = {name: len(values) for name, values in state.items()}
-        if found != expected:
-            raise UserError(
-                "the optimizer state of the checkpoint does not fit this job's optimizer and model",
-                found=lengths_text(found),
-                allowed=lengths_text(expected),
-                hint="resume with the job that wrote the checkpoint, or start a new run",
-            )
+        check_lengths(state, expected)
         for name, own in self._slots.items():
             own[:] = state[name][self._own]
         if self._average is not None:
